@@ -1,0 +1,34 @@
+#include "models/job.h"
+
+namespace tidemark {
+
+void validate(const Job& job, const std::string& pointer) {
+  std::vector<Violation> all = validate(job.model, job.source, pointer);
+  if (all.empty()) {
+    const std::vector<Violation> layout =
+        validate(job.model, job.layout, job.batch, job.source, pointer);
+    all.insert(all.end(), layout.begin(), layout.end());
+  }
+  const auto refuse = [&](const std::string& key, const std::string& found,
+                          const std::string& allowed) {
+    all.push_back({job.source, pointer + key, found, allowed});
+  };
+  const TrainingOptions& o = job.options;
+  if (o.moe_pad_expert_input_to_capacity && !o.moe_expert_capacity_factor) {
+    refuse("moe_pad_expert_input_to_capacity", "true", "moe_expert_capacity_factor beside it");
+  }
+  if (o.moe_expert_capacity_factor && *o.moe_expert_capacity_factor <= 0) {
+    refuse("moe_expert_capacity_factor", std::to_string(*o.moe_expert_capacity_factor),
+           "a number > 0");
+  }
+  if (o.overlap_param_gather && !(o.overlap_grad_reduce && o.optimizer.distributed)) {
+    refuse("overlap_param_gather", "true",
+           "overlap_grad_reduce and use_distributed_optimizer beside it");
+  }
+  if (o.moe_shared_expert_overlap && job.model.moe && job.model.moe->shared_ffn_hidden_size == 0) {
+    refuse("moe_shared_expert_overlap", "true", "moe_shared_expert_intermediate_size beside it");
+  }
+  throw_if_any(all);
+}
+
+}  // namespace tidemark

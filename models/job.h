@@ -1,0 +1,104 @@
+// A training job: model, framework versions, parallel layout, batch, and the options of Megatron-LM
+// that change memory or time. Read from our job file (models/job_reader.h) or from Megatron-LM
+// arguments in any of their forms (models/megatron_job.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/parallel_layout.h"
+#include "models/units.h"
+
+namespace tidemark {
+
+// A released version, as far as rules depend on it.
+struct Version {
+  int major = 0;
+  int minor = 0;
+  friend constexpr auto operator<=>(Version, Version) = default;
+  std::string text() const { return std::to_string(major) + "." + std::to_string(minor); }
+};
+
+// Which sources decide what is kept. Rules ask for versions, never for a run.
+struct FrameworkVersions {
+  Version megatron_core{0, 14};
+  Version transformer_engine{2, 10};
+  std::optional<Version> dtk;  // Hygon's stack; empty elsewhere
+};
+
+// Megatron's cross-entropy paths: they differ in the copies of the logits they make.
+enum class CrossEntropy { kUnfused, kNativeFused, kTransformerEngine };
+
+// How the tensor-parallel linears communicate.
+enum class LinearImpl {
+  kDefault,         // separate collectives
+  kFluxKeepGather,  // vendor's fused gather-GEMM; the gathered input is saved for backward
+};
+
+enum class ContextParallelComm { kPointToPoint, kAllToAll };
+
+struct OptimizerOptions {
+  bool distributed = true;
+  std::int64_t main_grad_bytes = 4;   // gradient buffer, per parameter
+  std::int64_t main_param_bytes = 4;  // kept by the optimizer, per parameter
+  std::int64_t exp_avg_bytes = 4;
+  std::int64_t exp_avg_sq_bytes = 4;
+};
+
+// Switches that change memory or time, under Megatron's names.
+struct TrainingOptions {
+  OptimizerOptions optimizer;
+  bool gradient_accumulation_fusion = true;
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  std::optional<std::int64_t> ddp_bucket_size;  // parameters; Megatron's default when empty
+  bool check_for_nan_in_loss_and_grad = true;
+  CrossEntropy cross_entropy = CrossEntropy::kUnfused;
+  LinearImpl linear_impl = LinearImpl::kDefault;
+  ContextParallelComm cp_comm = ContextParallelComm::kPointToPoint;
+  bool apply_rope_fusion = true;
+  bool create_attention_mask_in_dataloader = true;
+  double hidden_dropout = 0;
+  // MoE
+  bool moe_permute_fusion = false;
+  bool moe_router_fusion = false;
+  bool moe_router_fp32 = false;  // moe_router_dtype
+  bool moe_aux_loss = false;
+  std::optional<double> moe_expert_capacity_factor;  // empty: dropless
+  bool moe_pad_expert_input_to_capacity = false;
+  bool moe_shared_expert_overlap = false;
+  bool moe_router_force_load_balancing = false;
+  // Vendor: 8-bit all-to-all, quantized before and dequantized after.
+  std::optional<std::int64_t> quantize_comm_bits;
+};
+
+struct Job {
+  std::string name;
+  std::string source;  // the file it was read from
+  ModelSpec model;
+  FrameworkVersions versions;
+  ParallelLayout layout;
+  Batch batch;
+  TrainingOptions options;
+  std::string hardware;               // name of a profile in hw_profiles/data, or a path
+  std::vector<std::string> warnings;  // what the reader could not settle, for the result
+
+  std::int64_t tokens_per_iteration() const { return batch.global_batch_size * batch.seq_length; }
+  // Sequence of one context-parallel rank.
+  std::int64_t rank_sequence() const { return batch.seq_length / layout.context; }
+  // Rows of the activations between tensor-parallel regions, on one card.
+  std::int64_t sharded_tokens() const {
+    return rank_sequence() * batch.micro_batch_size /
+           (layout.splits_sequence() ? layout.tensor : 1);
+  }
+};
+
+// All rules of model, layout, batch and options together. `pointer` prefixes every place.
+// Throws: InputError with every violation.
+void validate(const Job& job, const std::string& pointer);
+
+}  // namespace tidemark

@@ -1,0 +1,391 @@
+#include "models/job_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/json_reader.h"
+#include "models/megatron_job.h"
+
+namespace tidemark {
+namespace {
+
+// Far above any job; they keep products of sizes within 64 bits.
+constexpr Range<std::int64_t> kSize{0, std::int64_t{1} << 31};
+constexpr Range<std::int64_t> kPositive{1, std::int64_t{1} << 31};
+constexpr Range<std::int64_t> kDegree{1, std::int64_t{1} << 20};
+constexpr Range<std::int64_t> kLayers{0, std::int64_t{1} << 20};
+constexpr Range<std::int64_t> kElementBytes{1, 8};
+constexpr double kNoLimit = std::numeric_limits<double>::max();
+
+// Enumerators and their spelling in the file.
+template <class E>
+using Names = std::vector<std::pair<E, std::string>>;
+
+const Names<Normalization> kNormalizations = {{Normalization::kRmsNorm, "RMSNorm"},
+                                              {Normalization::kLayerNorm, "LayerNorm"}};
+const Names<PositionEmbedding> kPositions = {{PositionEmbedding::kRope, "rope"},
+                                             {PositionEmbedding::kYarn, "yarn"},
+                                             {PositionEmbedding::kLearned, "learned_absolute"},
+                                             {PositionEmbedding::kNone, "none"}};
+const Names<bool> kScores = {{false, "softmax"}, {true, "sigmoid"}};
+const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"},
+                                             {CrossEntropy::kNativeFused, "native"},
+                                             {CrossEntropy::kTransformerEngine, "te"}};
+const Names<LinearImpl> kLinears = {{LinearImpl::kDefault, "default"},
+                                    {LinearImpl::kFluxKeepGather, "flux_keep_gather"}};
+const Names<ContextParallelComm> kContextComms = {{ContextParallelComm::kPointToPoint, "p2p"},
+                                                  {ContextParallelComm::kAllToAll, "a2a"}};
+
+template <class E>
+const std::string& name_of(const Names<E>& names, E value) {
+  return std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == value; })
+      ->second;
+}
+
+template <class E>
+void read_choice(JsonReader& in, std::string_view key, const Names<E>& names, E& out) {
+  if (!in.has(key)) {
+    in.optional_string(key);  // makes the key known
+    return;
+  }
+  std::vector<std::string> allowed;
+  for (const auto& [value, name] : names) allowed.push_back(name);
+  const std::string found = in.choice(key, allowed);
+  for (const auto& [value, name] : names) {
+    if (name == found) out = value;
+  }
+}
+
+void read_switch(JsonReader& in, std::string_view key, bool& out) {
+  out = in.optional_boolean(key).value_or(out);
+}
+
+void read_size(JsonReader& in, std::string_view key, Range<std::int64_t> range, std::int64_t& out) {
+  out = in.optional_integer(key, range).value_or(out);
+}
+
+void read_version(JsonReader& in, std::string_view key, Version& out) {
+  const std::string text = in.string(key);
+  if (const auto version = parse_version(text)) {
+    out = *version;
+  } else if (in.has(key)) {
+    in.violate(key, "\"" + text + "\"", "a version such as \"0.13\"");
+  }
+}
+
+// An integer, a list expression, or an array of 0 and 1. Returns: the text that Megatron would
+// take.
+std::string layer_frequency(const nlohmann::json& node) {
+  if (node.is_null()) return "1";
+  if (node.is_string()) return node.get<std::string>();
+  if (node.is_number_integer()) return node.dump();
+  if (!node.is_array()) return "?";
+  std::string text = "[";
+  for (const nlohmann::json& item : node) {
+    text += (text.size() > 1 ? "," : "") + (item.is_number_integer() ? item.dump() : "?");
+  }
+  return text + "]";
+}
+
+void read_layer_pattern(JsonReader& in, ModelSpec& model) {
+  const std::string text = layer_frequency(in.raw("moe_layer_freq"));
+  if (const auto pattern = moe_layer_pattern(text, model.num_layers)) {
+    model.moe_layer = *pattern;
+  } else {
+    in.violate("moe_layer_freq", text.substr(0, 60),
+               "an integer >= 1, or " + std::to_string(model.num_layers) +
+                   " times 0 or 1, as an array or as \"[0]*3+[1]*58\"");
+  }
+}
+
+void read_model(JsonReader& in, ModelSpec& m) {
+  m.name = in.optional_string("name").value_or("");
+  m.num_layers = in.integer("num_layers", kDegree);
+  m.hidden_size = in.integer("hidden_size", kPositive);
+  AttentionSpec& a = m.attention;
+  a.num_heads = in.integer("num_attention_heads", kPositive);
+  a.num_query_groups = a.num_heads;
+  bool latent = false;
+  read_switch(in, "multi_latent_attention", latent);
+  if (latent) {
+    a.kind = AttentionKind::kMultiLatent;
+    read_size(in, "q_lora_rank", kSize, a.q_lora_rank);
+    a.kv_lora_rank = in.integer("kv_lora_rank", kPositive);
+    a.qk_head_dim = in.integer("qk_head_dim", kPositive);
+    a.qk_pos_emb_head_dim = in.integer("qk_pos_emb_head_dim", kSize);
+    a.v_head_dim = in.integer("v_head_dim", kPositive);
+  } else {
+    read_size(in, "num_query_groups", kPositive, a.num_query_groups);
+    a.head_dim = in.integer("kv_channels", kPositive);
+  }
+  read_switch(in, "qk_layernorm", a.qk_layernorm);
+  read_switch(in, "add_qkv_bias", a.add_qkv_bias);
+
+  m.moe_layer.assign(static_cast<std::size_t>(m.num_layers), false);
+  if (in.has("num_experts") || in.has("moe_router_topk") || in.has("moe_ffn_hidden_size")) {
+    MoeSpec& moe = m.moe.emplace();
+    moe.num_experts = in.integer("num_experts", kPositive);
+    moe.topk = in.integer("moe_router_topk", kPositive);
+    moe.ffn_hidden_size = in.integer("moe_ffn_hidden_size", kPositive);
+    read_size(in, "moe_shared_expert_intermediate_size", kSize, moe.shared_ffn_hidden_size);
+    read_switch(in, "moe_shared_expert_gate", moe.shared_expert_gate);
+    read_switch(in, "moe_router_enable_expert_bias", moe.expert_bias);
+    read_choice(in, "moe_router_score_function", kScores, moe.sigmoid_scores);
+    read_layer_pattern(in, m);
+  } else {
+    in.optional_integer("num_experts");  // makes the key known
+  }
+  read_size(in, "ffn_hidden_size", kSize, m.ffn_hidden_size);
+  bool swiglu = true;
+  read_switch(in, "swiglu", swiglu);
+  m.activation = swiglu ? Activation::kSwiglu : Activation::kGelu;
+  read_choice(in, "normalization", kNormalizations, m.normalization);
+  read_choice(in, "position_embedding_type", kPositions, m.position_embedding);
+  read_switch(in, "add_bias_linear", m.add_bias_linear);
+  read_switch(in, "untie_embeddings_and_output_weights", m.untie_embeddings_and_output_weights);
+  read_size(in, "max_position_embeddings", kSize, m.max_position_embeddings);
+  m.vocab_size = in.integer("vocab_size", kPositive);
+  read_size(in, "make_vocab_size_divisible_by", kPositive, m.make_vocab_size_divisible_by);
+}
+
+void read_frameworks(JsonReader& in, FrameworkVersions& versions) {
+  read_version(in, "megatron_core", versions.megatron_core);
+  read_version(in, "transformer_engine", versions.transformer_engine);
+  if (in.has("dtk")) {
+    read_version(in, "dtk", versions.dtk.emplace());
+  } else {
+    in.optional_string("dtk");  // makes the key known
+  }
+}
+
+void read_parallel(JsonReader& in, ParallelLayout& l) {
+  l.cards = in.integer("world_size", kDegree);
+  read_size(in, "tensor_model_parallel_size", kDegree, l.tensor);
+  read_switch(in, "sequence_parallel", l.sequence_parallel);
+  read_size(in, "context_parallel_size", kDegree, l.context);
+  read_size(in, "pipeline_model_parallel_size", kDegree, l.pipeline);
+  read_size(in, "expert_model_parallel_size", kDegree, l.expert);
+  read_size(in, "expert_tensor_parallel_size", kDegree, l.expert_tensor);
+  read_size(in, "decoder_first_pipeline_num_layers", kLayers, l.first_stage_layers);
+  read_size(in, "decoder_last_pipeline_num_layers", kLayers, l.last_stage_layers);
+}
+
+void read_batch(JsonReader& in, Batch& b) {
+  b.micro_batch_size = in.integer("micro_batch_size", kPositive);
+  b.global_batch_size = in.integer("global_batch_size", kPositive);
+  b.seq_length = in.integer("seq_length", kPositive);
+}
+
+void read_options(JsonReader& in, TrainingOptions& o) {
+  read_switch(in, "use_distributed_optimizer", o.optimizer.distributed);
+  read_size(in, "main_grad_bytes", kElementBytes, o.optimizer.main_grad_bytes);
+  read_size(in, "main_param_bytes", kElementBytes, o.optimizer.main_param_bytes);
+  read_size(in, "exp_avg_bytes", kElementBytes, o.optimizer.exp_avg_bytes);
+  read_size(in, "exp_avg_sq_bytes", kElementBytes, o.optimizer.exp_avg_sq_bytes);
+  read_switch(in, "gradient_accumulation_fusion", o.gradient_accumulation_fusion);
+  read_switch(in, "overlap_grad_reduce", o.overlap_grad_reduce);
+  read_switch(in, "overlap_param_gather", o.overlap_param_gather);
+  o.ddp_bucket_size = in.optional_integer("ddp_bucket_size", kPositive);
+  read_switch(in, "check_for_nan_in_loss_and_grad", o.check_for_nan_in_loss_and_grad);
+  read_choice(in, "cross_entropy", kCrossEntropies, o.cross_entropy);
+  read_choice(in, "parallel_linear_impl", kLinears, o.linear_impl);
+  read_choice(in, "cp_comm_type", kContextComms, o.cp_comm);
+  read_switch(in, "apply_rope_fusion", o.apply_rope_fusion);
+  read_switch(in, "create_attention_mask_in_dataloader", o.create_attention_mask_in_dataloader);
+  o.hidden_dropout = in.optional_number("hidden_dropout", {0, 1}).value_or(o.hidden_dropout);
+  read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
+  read_switch(in, "moe_router_fusion", o.moe_router_fusion);
+  read_switch(in, "moe_router_fp32", o.moe_router_fp32);
+  read_switch(in, "moe_aux_loss", o.moe_aux_loss);
+  o.moe_expert_capacity_factor = in.optional_number("moe_expert_capacity_factor", {0, kNoLimit});
+  read_switch(in, "moe_pad_expert_input_to_capacity", o.moe_pad_expert_input_to_capacity);
+  read_switch(in, "moe_shared_expert_overlap", o.moe_shared_expert_overlap);
+  read_switch(in, "moe_router_force_load_balancing", o.moe_router_force_load_balancing);
+  o.quantize_comm_bits = in.optional_integer("quant_comm_bits", {8, 8});
+}
+
+// The rules name Megatron's arguments; in a job file each of them lies in a section.
+std::string section_of(const std::string& key) {
+  static const std::set<std::string> kParallel = {"world_size",
+                                                  "tensor_model_parallel_size",
+                                                  "sequence_parallel",
+                                                  "context_parallel_size",
+                                                  "pipeline_model_parallel_size",
+                                                  "expert_model_parallel_size",
+                                                  "expert_tensor_parallel_size",
+                                                  "decoder_first_pipeline_num_layers",
+                                                  "decoder_last_pipeline_num_layers"};
+  static const std::set<std::string> kBatch = {"micro_batch_size", "global_batch_size",
+                                               "seq_length"};
+  static const std::set<std::string> kOptions = {
+      "moe_pad_expert_input_to_capacity", "moe_expert_capacity_factor", "overlap_param_gather",
+      "moe_shared_expert_overlap"};
+  if (kParallel.contains(key)) return "/parallel/";
+  if (kBatch.contains(key)) return "/batch/";
+  return kOptions.contains(key) ? "/options/" : "/model/";
+}
+
+// Runs of equal entries: "[0]*3+[1]*58".
+std::string compact_pattern(const std::vector<bool>& layers) {
+  std::string out;
+  for (std::size_t begin = 0; begin < layers.size();) {
+    std::size_t end = begin;
+    while (end < layers.size() && layers[end] == layers[begin]) ++end;
+    out += (out.empty() ? "[" : "+[") + std::string(layers[begin] ? "1" : "0") + "]*" +
+           std::to_string(end - begin);
+    begin = end;
+  }
+  return out;
+}
+
+nlohmann::ordered_json model_to_json(const ModelSpec& m) {
+  nlohmann::ordered_json j;
+  if (!m.name.empty()) j["name"] = m.name;
+  j["num_layers"] = m.num_layers;
+  j["hidden_size"] = m.hidden_size;
+  j["ffn_hidden_size"] = m.ffn_hidden_size;
+  const AttentionSpec& a = m.attention;
+  j["num_attention_heads"] = a.num_heads;
+  if (a.kind == AttentionKind::kMultiLatent) {
+    j["multi_latent_attention"] = true;
+    j["q_lora_rank"] = a.q_lora_rank;
+    j["kv_lora_rank"] = a.kv_lora_rank;
+    j["qk_head_dim"] = a.qk_head_dim;
+    j["qk_pos_emb_head_dim"] = a.qk_pos_emb_head_dim;
+    j["v_head_dim"] = a.v_head_dim;
+  } else {
+    j["num_query_groups"] = a.num_query_groups;
+    j["kv_channels"] = a.head_dim;
+  }
+  j["qk_layernorm"] = a.qk_layernorm;
+  j["add_qkv_bias"] = a.add_qkv_bias;
+  if (m.moe) {
+    j["num_experts"] = m.moe->num_experts;
+    j["moe_router_topk"] = m.moe->topk;
+    j["moe_ffn_hidden_size"] = m.moe->ffn_hidden_size;
+    j["moe_shared_expert_intermediate_size"] = m.moe->shared_ffn_hidden_size;
+    j["moe_shared_expert_gate"] = m.moe->shared_expert_gate;
+    j["moe_router_enable_expert_bias"] = m.moe->expert_bias;
+    j["moe_router_score_function"] = name_of(kScores, m.moe->sigmoid_scores);
+    j["moe_layer_freq"] = compact_pattern(m.moe_layer);
+  }
+  j["swiglu"] = m.gated();
+  j["normalization"] = name_of(kNormalizations, m.normalization);
+  j["position_embedding_type"] = name_of(kPositions, m.position_embedding);
+  j["add_bias_linear"] = m.add_bias_linear;
+  j["untie_embeddings_and_output_weights"] = m.untie_embeddings_and_output_weights;
+  j["max_position_embeddings"] = m.max_position_embeddings;
+  j["vocab_size"] = m.vocab_size;
+  j["make_vocab_size_divisible_by"] = m.make_vocab_size_divisible_by;
+  return j;
+}
+
+nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
+  nlohmann::ordered_json j;
+  j["world_size"] = l.cards;
+  j["tensor_model_parallel_size"] = l.tensor;
+  j["sequence_parallel"] = l.sequence_parallel;
+  j["context_parallel_size"] = l.context;
+  j["pipeline_model_parallel_size"] = l.pipeline;
+  j["expert_model_parallel_size"] = l.expert;
+  j["expert_tensor_parallel_size"] = l.expert_tensor;
+  j["decoder_first_pipeline_num_layers"] = l.first_stage_layers;
+  j["decoder_last_pipeline_num_layers"] = l.last_stage_layers;
+  return j;
+}
+
+nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
+  nlohmann::ordered_json j;
+  j["use_distributed_optimizer"] = o.optimizer.distributed;
+  j["main_grad_bytes"] = o.optimizer.main_grad_bytes;
+  j["main_param_bytes"] = o.optimizer.main_param_bytes;
+  j["exp_avg_bytes"] = o.optimizer.exp_avg_bytes;
+  j["exp_avg_sq_bytes"] = o.optimizer.exp_avg_sq_bytes;
+  j["gradient_accumulation_fusion"] = o.gradient_accumulation_fusion;
+  j["overlap_grad_reduce"] = o.overlap_grad_reduce;
+  j["overlap_param_gather"] = o.overlap_param_gather;
+  if (o.ddp_bucket_size) j["ddp_bucket_size"] = *o.ddp_bucket_size;
+  j["check_for_nan_in_loss_and_grad"] = o.check_for_nan_in_loss_and_grad;
+  j["cross_entropy"] = name_of(kCrossEntropies, o.cross_entropy);
+  j["parallel_linear_impl"] = name_of(kLinears, o.linear_impl);
+  j["cp_comm_type"] = name_of(kContextComms, o.cp_comm);
+  j["apply_rope_fusion"] = o.apply_rope_fusion;
+  j["create_attention_mask_in_dataloader"] = o.create_attention_mask_in_dataloader;
+  j["hidden_dropout"] = o.hidden_dropout;
+  j["moe_permute_fusion"] = o.moe_permute_fusion;
+  j["moe_router_fusion"] = o.moe_router_fusion;
+  j["moe_router_fp32"] = o.moe_router_fp32;
+  j["moe_aux_loss"] = o.moe_aux_loss;
+  if (o.moe_expert_capacity_factor) j["moe_expert_capacity_factor"] = *o.moe_expert_capacity_factor;
+  j["moe_pad_expert_input_to_capacity"] = o.moe_pad_expert_input_to_capacity;
+  j["moe_shared_expert_overlap"] = o.moe_shared_expert_overlap;
+  j["moe_router_force_load_balancing"] = o.moe_router_force_load_balancing;
+  if (o.quantize_comm_bits) j["quant_comm_bits"] = *o.quantize_comm_bits;
+  return j;
+}
+
+}  // namespace
+
+std::optional<Version> parse_version(std::string_view text) {
+  Version version;
+  const char* end = text.data() + text.size();
+  const auto major = std::from_chars(text.data(), end, version.major);
+  if (major.ec != std::errc{} || major.ptr == end || *major.ptr != '.') return std::nullopt;
+  const auto minor = std::from_chars(major.ptr + 1, end, version.minor);
+  if (minor.ec != std::errc{} || version.major < 0 || version.minor < 0) return std::nullopt;
+  return version;
+}
+
+Job read_job(const std::filesystem::path& path) {
+  return job_from_json(load_json(path), path.string());
+}
+
+Job job_from_json(const nlohmann::json& json, const std::string& file) {
+  std::vector<Violation> violations;
+  JsonReader in(json, file, "", violations);
+  Job job;
+  job.source = file;
+  in.integer("schema_version", {1, 1});
+  job.name = in.string("name");
+  job.hardware = in.string("hardware");
+  in.object("frameworks", [&](JsonReader& r) { read_frameworks(r, job.versions); });
+  in.object("model", [&](JsonReader& r) { read_model(r, job.model); });
+  in.object("parallel", [&](JsonReader& r) { read_parallel(r, job.layout); });
+  in.object("batch", [&](JsonReader& r) { read_batch(r, job.batch); });
+  in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
+  in.finish();
+  throw_if_any(violations);
+
+  try {
+    validate(job, "");
+  } catch (const InputError& error) {
+    std::vector<Violation> placed = error.violations();
+    for (Violation& v : placed) v.place = section_of(v.place) + v.place;
+    throw InputError(std::move(placed));
+  }
+  return job;
+}
+
+nlohmann::ordered_json to_json(const Job& job) {
+  nlohmann::ordered_json j;
+  j["schema_version"] = 1;
+  j["name"] = job.name;
+  j["hardware"] = job.hardware;
+  j["frameworks"] = {{"megatron_core", job.versions.megatron_core.text()},
+                     {"transformer_engine", job.versions.transformer_engine.text()}};
+  if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->text();
+  j["model"] = model_to_json(job.model);
+  j["parallel"] = parallel_to_json(job.layout);
+  j["batch"] = {{"micro_batch_size", job.batch.micro_batch_size},
+                {"global_batch_size", job.batch.global_batch_size},
+                {"seq_length", job.batch.seq_length}};
+  j["options"] = options_to_json(job.options);
+  return j;
+}
+
+}  // namespace tidemark

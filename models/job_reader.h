@@ -1,0 +1,33 @@
+// Our own job file: one JSON object with the sections of `Job`, keys under Megatron's argument
+// names.
+//
+//   {"schema_version": 1, "name": ..., "hardware": ..., "frameworks": {"megatron_core": "0.13",
+//   ...},
+//    "model": {...}, "parallel": {...}, "batch": {...}, "options": {...}}
+//
+// Sizes are required; switches are optional, with the defaults of models/job.h.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "models/job.h"
+
+namespace tidemark {
+
+// Throws: InputError with every violation of the file, each with its JSON pointer.
+Job read_job(const std::filesystem::path& path);
+Job job_from_json(const nlohmann::json& json, const std::string& file);
+
+// The job as a file; `source` and `warnings` are not part of it. job_from_json gives it back
+// exactly.
+nlohmann::ordered_json to_json(const Job& job);
+
+// "0.13", "0.13.0", "2.10.dev0": the first two numbers.
+std::optional<Version> parse_version(std::string_view text);
+
+}  // namespace tidemark

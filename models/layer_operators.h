@@ -1,0 +1,40 @@
+// The modules of a decoder stage as Megatron-LM composes them. Each takes the storage of its input
+// and returns that of its output, [sharded tokens, hidden size] in bf16.
+#pragma once
+
+#include "models/operator_graph.h"
+
+namespace tidemark {
+
+// Token (and learned position) embedding; the first stage's input.
+StorageId embedding(GraphBuilder& g);
+
+// Grouped-query or multi-head attention with its fused input norm.
+// Source: core/transformer/attention.py; kept bytes: input, norm output, roped q and k, contiguous
+// v, attention output, log-sum-exp (and the inputs of the per-head norms).
+StorageId grouped_attention(GraphBuilder& g, StorageId input);
+
+// DeepSeek's multi-head latent attention. Source: core/transformer/multi_latent_attention.py.
+StorageId multi_latent_attention(GraphBuilder& g, StorageId input);
+
+// Norm, gated or plain MLP. Source: core/transformer/mlp.py, fused_bias_swiglu.py.
+StorageId dense_mlp(GraphBuilder& g, StorageId input);
+
+// Norm, router, all-to-all dispatch, grouped experts, combine, shared expert.
+// Source: core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py.
+StorageId moe_mlp(GraphBuilder& g, StorageId input);
+
+// Token-expert rows that one card sends in one MoE layer and microbatch: tokens * top-k, or experts
+// * capacity where every expert's input is padded to its capacity.
+std::int64_t rows_sent(const Job& job);
+
+// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage.
+// Source: core/models/gpt/gpt_model.py, core/tensor_parallel/{layers,cross_entropy}.py,
+// core/fusions/fused_cross_entropy.py, TE cross_entropy.py.
+void loss_head(GraphBuilder& g, StorageId input);
+
+// softmax(q k^T) v without materializing the scores; context parallelism around it.
+// Returns: the attention output, [rank tokens, heads/TP * v dim].
+StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, StorageId value);
+
+}  // namespace tidemark

@@ -1,0 +1,28 @@
+#include "models/layer_operators.h"
+#include "models/linear_operators.h"
+
+namespace tidemark {
+
+StorageId dense_mlp(GraphBuilder& g, StorageId input) {
+  const Job& job = g.job();
+  const ModelSpec& m = job.model;
+  const std::int64_t h = m.hidden_size;
+  const std::int64_t f = m.ffn_hidden_size / job.layout.tensor;
+  const std::int64_t fc1_width = m.gated() ? 2 * f : f;
+  const std::int64_t tokens = rank_tokens(job);
+  const std::int64_t in = kBf16 * tokens * fc1_width;
+  const std::int64_t out = kBf16 * tokens * f;
+
+  const StorageId normed = norm(g, "linear_fc1.layer_norm", input, job.sharded_tokens(), h);
+  const StorageId hidden = column_linear(g, "linear_fc1", normed, h, fc1_width);
+  const StorageId activated = elementwise(g,
+                                          {.name = "activation",
+                                           .out_bytes = {out, 0},
+                                           .forward_traffic = {in + out, 0},
+                                           .backward_traffic = {2 * in + out, 0},
+                                           .saves_input = true},
+                                          hidden);
+  return row_linear(g, "linear_fc2", activated, f, h);
+}
+
+}  // namespace tidemark

@@ -1,0 +1,473 @@
+#include <cmath>
+
+#include "models/layer_operators.h"
+#include "models/linear_operators.h"
+
+namespace tidemark {
+namespace {
+
+constexpr std::int64_t kInt32 = 4;
+constexpr std::int64_t kInt64 = 8;
+constexpr std::int64_t kBool = 1;
+
+// Sizes of one MoE layer on one card. A "row" is one token for one expert. The rows a card sends
+// are fixed; those its experts receive follow from the routing (Size::per_row).
+struct MoeSizes {
+  std::int64_t tokens = 0;       // that the router of this card sees
+  std::int64_t assignments = 0;  // tokens * top-k
+  std::int64_t sent_rows = 0;    // assignments, or experts * capacity when padded
+  std::int64_t local_experts = 0;
+  std::int64_t hidden = 0;
+  std::int64_t fc1_width = 0;
+  std::int64_t fc2_width = 0;
+  std::int64_t row_bytes = 0;   // of a hidden vector in bf16
+  std::int64_t wire_bytes = 0;  // of a hidden vector on the network
+};
+
+MoeSizes moe_sizes(const Job& job) {
+  const MoeSpec& moe = *job.model.moe;
+  MoeSizes z;
+  z.tokens = job.sharded_tokens();
+  z.assignments = z.tokens * moe.topk;
+  z.sent_rows = rows_sent(job);
+  z.local_experts = moe.num_experts / job.layout.expert;
+  z.hidden = job.model.hidden_size;
+  z.fc2_width = moe.ffn_hidden_size / job.layout.expert_tensor;
+  z.fc1_width = job.model.gated() ? 2 * z.fc2_width : z.fc2_width;
+  z.row_bytes = kBf16 * z.hidden;
+  // 8-bit values and one fp32 scale for each 128 of them (vendor's quantize-comm).
+  z.wire_bytes = job.options.quantize_comm_bits ? z.hidden + kFp32 * z.hidden / 128 : z.row_bytes;
+  return z;
+}
+
+// Gating projection, scores, top-k. Returns what the permutation needs.
+struct RouterOutputs {
+  StorageId map;            // [tokens, experts] bool
+  StorageId probabilities;  // [tokens, experts] bf16
+};
+
+RouterOutputs router(GraphBuilder& g, const MoeSizes& z, StorageId normed) {
+  const Job& job = g.job();
+  const std::int64_t experts = job.model.moe->num_experts;
+  const std::int64_t cells = z.tokens * experts;
+  const std::int64_t logit_bytes = job.options.moe_router_fp32 ? kFp32 : kBf16;
+  const StorageId logits = g.storage("router.logits", logit_bytes * cells);
+  const StorageId scores = g.storage("router.scores", kFp32 * cells);
+  const StorageId indices = g.storage("router.topk_indices", kInt64 * z.assignments);
+  const StorageId chosen = g.storage("router.topk_scores", kFp32 * z.assignments);
+  const StorageId map = g.storage("router.routing_map", kBool * cells, StorageRole::kModuleState);
+  const StorageId probabilities =
+      g.storage("router.probabilities", kBf16 * cells, StorageRole::kModuleState);
+  g.emit("router.gating", GemmWork{{experts, z.tokens, z.hidden}, Pass::kForward, false, false},
+         {normed}, {logits});
+  g.emit("router", RouterWork{Direction::kForward}, {logits},
+         {scores, indices, chosen, map, probabilities});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dlogits =
+        b.storage("router.logits_gradient", logit_bytes * cells, StorageRole::kGradient);
+    b.emit("router.backward", RouterWork{Direction::kBackward},
+           {b.gradient(probabilities), scores, indices, chosen, map, probabilities}, {dlogits});
+    const StorageId dx =
+        b.storage("router.input_gradient", z.row_bytes * z.tokens, StorageRole::kGradient);
+    b.emit("router.gating.dgrad",
+           GemmWork{{experts, z.tokens, z.hidden}, Pass::kBackwardInput, false, false}, {dlogits},
+           {dx});
+    b.emit("router.gating.wgrad",
+           GemmWork{{experts, z.tokens, z.hidden}, Pass::kBackwardWeight, false, false},
+           {dlogits, normed}, {});
+    b.add_gradient(normed, dx);
+  });
+  return {map, probabilities};
+}
+
+// A permutation of rows: one kernel each way over a saved index map.
+struct Permutation {
+  std::string name;
+  Size out_bytes;
+  Size traffic;
+  StorageId saved_map;
+};
+StorageId permute_rows(GraphBuilder& g, const Permutation& p, StorageId input) {
+  const Size in_bytes = g.graph().storages[input.index()].bytes;
+  const StorageId out = g.storage(p.name + ".output", p.out_bytes);
+  g.emit(p.name, StreamingWork{p.traffic}, {input, p.saved_map}, {out});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx = b.storage(p.name + ".input_gradient", in_bytes, StorageRole::kGradient);
+    b.emit(p.name + ".backward", StreamingWork{p.traffic}, {b.gradient(out), p.saved_map}, {dx});
+    b.add_gradient(input, dx);
+  });
+  return out;
+}
+
+// One direction of an all-to-all of hidden vectors between the expert-parallel cards. Quantized,
+// the autograd function's locals (its input and the 8-bit copies) live until the result exists.
+// Returns: the position of the collective.
+std::int32_t exchange_rows(GraphBuilder& g, const MoeSizes& z, const std::string& name,
+                           StorageId input, StorageId output, Size send_rows, Size receive_rows) {
+  const auto scaled = [](Size rows, std::int64_t bytes) {
+    return Size{rows.fixed * bytes, rows.per_row * bytes};
+  };
+  const CollectiveWork work{Collective::kAllToAll, Group::kExpert, scaled(send_rows, z.wire_bytes),
+                            scaled(receive_rows, z.wire_bytes), 1};
+  if (!g.job().options.quantize_comm_bits) {
+    return g.emit(name, work, Stream::kExpertComm, {input}, {output});
+  }
+  const StorageId packed = g.storage(name + ".quantized", work.send, StorageRole::kTemporary);
+  const StorageId arrived =
+      g.storage(name + ".arrived_quantized", work.receive, StorageRole::kTemporary);
+  g.emit(name + ".quantize", StreamingWork{scaled(send_rows, z.row_bytes + z.hidden)}, {input},
+         {packed});
+  const std::int32_t at = g.emit(name, work, Stream::kExpertComm, {packed}, {arrived});
+  g.emit(name + ".dequantize", StreamingWork{scaled(receive_rows, z.row_bytes + z.hidden)},
+         {arrived}, {output});
+  g.hold({input, packed});
+  return at;
+}
+
+struct Exchange {
+  StorageId output;
+  std::int32_t collective = -1;  // position in the forward list
+};
+Exchange all_to_all(GraphBuilder& g, const MoeSizes& z, const std::string& name, StorageId input,
+                    Size send_rows, Size receive_rows) {
+  if (g.job().layout.expert == 1) return {input, -1};  // a group of one returns its input
+  const auto bytes = [row_bytes = z.row_bytes](Size rows) {
+    return Size{rows.fixed * row_bytes, rows.per_row * row_bytes};
+  };
+  const StorageId out = g.storage(name + ".output", bytes(receive_rows));
+  const std::int32_t at = exchange_rows(g, z, name, input, out, send_rows, receive_rows);
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx =
+        b.storage(name + ".input_gradient", bytes(send_rows), StorageRole::kGradient);
+    exchange_rows(b, z, name + ".backward", b.gradient(out), dx, receive_rows, send_rows);
+    b.add_gradient(input, dx);
+  });
+  return {out, at};
+}
+
+// Each expert's weight is split over ETP cards, which all see the rows of the whole group.
+StorageId expert_tensor_gather(GraphBuilder& g, const MoeSizes& z, StorageId input) {
+  if (g.job().layout.expert_tensor == 1) return input;
+  const Size whole{0, z.row_bytes};
+  const Size part = g.graph().storages[input.index()].bytes;
+  const StorageId out = g.storage("dispatch.expert_tensor_rows", whole);
+  const auto work = [whole](Collective op) {
+    return CollectiveWork{op, Group::kExpertTensor, whole, whole, 1};
+  };
+  g.emit("dispatch.expert_tensor_gather", work(Collective::kAllGather), Stream::kTensorComm,
+         {input}, {out});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx = b.storage("dispatch.expert_tensor_gradient", part, StorageRole::kGradient);
+    b.emit("dispatch.expert_tensor_gather.backward", work(Collective::kReduceScatter),
+           Stream::kTensorComm, {b.gradient(out)}, {dx});
+    b.add_gradient(input, dx);
+  });
+  return out;
+}
+
+StorageId expert_tensor_reduce(GraphBuilder& g, const MoeSizes& z, StorageId input, Size part) {
+  if (g.job().layout.expert_tensor == 1) return input;
+  const Size whole{0, z.row_bytes};
+  const StorageId out = g.storage("combine.expert_tensor_rows", part);
+  const auto work = [whole](Collective op) {
+    return CollectiveWork{op, Group::kExpertTensor, whole, whole, 1};
+  };
+  g.emit("combine.expert_tensor_reduce", work(Collective::kReduceScatter), Stream::kTensorComm,
+         {input}, {out});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx = b.storage("combine.expert_tensor_gradient", whole, StorageRole::kGradient);
+    b.emit("combine.expert_tensor_reduce.backward", work(Collective::kAllGather),
+           Stream::kTensorComm, {b.gradient(out)}, {dx});
+    b.add_gradient(input, dx);
+  });
+  return out;
+}
+
+StorageId grouped_linear(GraphBuilder& g, const MoeSizes& z, const std::string& name,
+                         StorageId input, std::int64_t in, std::int64_t out_width) {
+  const Job& job = g.job();
+  const auto work = [=, fp32 = job.options.optimizer.main_grad_bytes == kFp32](Pass pass) {
+    return GroupedGemmWork{out_width, in, z.local_experts, pass,
+                           fp32 && pass == Pass::kBackwardWeight};
+  };
+  const StorageId out = g.storage(name + ".output", Size{0, kBf16 * out_width});
+  g.emit(name, work(Pass::kForward), {input}, {out});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx =
+        b.storage(name + ".input_gradient", Size{0, kBf16 * in}, StorageRole::kGradient);
+    b.emit(name + ".dgrad", work(Pass::kBackwardInput), {b.gradient(out)}, {dx});
+    std::vector<StorageId> dummies;
+    if (makes_temporary_weight_gradient(b.job().versions, true)) {
+      dummies.push_back(b.storage(name + ".dummy_wgrad", kBf16 * z.local_experts * out_width * in,
+                                  StorageRole::kTemporary));
+    }
+    b.emit(name + ".wgrad", work(Pass::kBackwardWeight), {b.gradient(out), input}, dummies);
+    b.add_gradient(input, dx);
+  });
+  return out;
+}
+
+// The shared expert, in Megatron's overlap mode in two halves on a side stream: the first beside
+// the dispatch, the second beside the combine. There the gathered input is what is saved.
+class SharedExpert {
+ public:
+  SharedExpert(GraphBuilder& g, StorageId normed)
+      : g_(g),
+        normed_(normed),
+        width_(g.job().model.moe->shared_ffn_hidden_size / g.job().layout.tensor),
+        tokens_(rank_tokens(g.job())),
+        hidden_(g.job().model.hidden_size) {}
+
+  // Everything at once, on the compute stream.
+  StorageId whole() {
+    const std::int64_t fc1 = fc1_width();
+    const StorageId up = column_linear(g_, "shared_experts.linear_fc1", normed_, hidden_, fc1);
+    return row_linear(g_, "shared_experts.linear_fc2", activation(up), width_, hidden_);
+  }
+
+  void gather() {
+    const Job& job = g_.job();
+    const std::int64_t full = kBf16 * tokens_ * hidden_;
+    gathered_ = normed_;
+    if (!job.layout.splits_sequence()) return;
+    gathered_ = g_.storage("shared_experts.gathered_input", full);
+    const StorageId normed = normed_;
+    const StorageId gathered = gathered_;
+    const auto work = [full](Collective op) {
+      return CollectiveWork{op, Group::kTensor, {full, 0}, {full, 0}, 1};
+    };
+    g_.emit("shared_experts.all_gather", work(Collective::kAllGather), Stream::kTensorComm,
+            {normed}, {gathered});
+    g_.on_backward([=](GraphBuilder& b) {
+      const StorageId dx =
+          b.storage("shared_experts.input_gradient", b.bytes_of(normed), StorageRole::kGradient);
+      b.emit("shared_experts.reduce_scatter.backward", work(Collective::kReduceScatter),
+             Stream::kTensorComm, {b.gradient(gathered)}, {dx});
+      b.add_gradient(normed, dx);
+    });
+  }
+
+  void first_half(std::int32_t beside) {
+    up_ = side_linear("shared_experts.linear_fc1", gathered_, hidden_, fc1_width(), beside);
+    activated_ = activation(up_, Stream::kSharedExpert);
+  }
+
+  StorageId second_half(std::int32_t beside) {
+    const Job& job = g_.job();
+    const StorageId partial =
+        side_linear("shared_experts.linear_fc2", activated_, width_, hidden_, beside);
+    if (!job.layout.splits_sequence()) return partial;
+    const std::int64_t full = kBf16 * tokens_ * hidden_;
+    const StorageId out = g_.storage("shared_experts.output", full / job.layout.tensor);
+    const auto work = [full](Collective op) {
+      return CollectiveWork{op, Group::kTensor, {full, 0}, {full, 0}, 1};
+    };
+    g_.emit("shared_experts.reduce_scatter", work(Collective::kReduceScatter), Stream::kTensorComm,
+            {partial}, {out});
+    g_.on_backward([=](GraphBuilder& b) {
+      const StorageId dpartial =
+          b.storage("shared_experts.output_gradient", full, StorageRole::kGradient);
+      b.emit("shared_experts.all_gather.backward", work(Collective::kAllGather),
+             Stream::kTensorComm, {b.gradient(out)}, {dpartial});
+      b.add_gradient(partial, dpartial);
+    });
+    return out;
+  }
+
+ private:
+  std::int64_t fc1_width() const { return g_.job().model.gated() ? 2 * width_ : width_; }
+
+  StorageId activation(StorageId up, Stream stream = Stream::kCompute) {
+    const std::int64_t in = kBf16 * tokens_ * fc1_width();
+    const std::int64_t out_bytes = kBf16 * tokens_ * width_;
+    const StorageId out = g_.storage("shared_experts.activation.output", out_bytes);
+    g_.emit("shared_experts.activation", StreamingWork{{in + out_bytes, 0}}, stream, {up}, {out});
+    g_.on_backward([=](GraphBuilder& b) {
+      const StorageId dx =
+          b.storage("shared_experts.activation.input_gradient", in, StorageRole::kGradient);
+      b.emit("shared_experts.activation.backward", StreamingWork{{2 * in + out_bytes, 0}}, stream,
+             {b.gradient(out), up}, {dx});
+      b.add_gradient(up, dx);
+    });
+    return out;
+  }
+
+  // A linear without collectives on the side stream.
+  StorageId side_linear(const std::string& name, StorageId input, std::int64_t in,
+                        std::int64_t out_width, std::int32_t beside) {
+    const Job& job = g_.job();
+    const std::int64_t tokens = tokens_;
+    const StorageId out = g_.storage(name + ".output", kBf16 * tokens * out_width);
+    g_.emit(name, gemm(job, out_width, tokens, in, Pass::kForward), Stream::kSharedExpert, {input},
+            {out}, beside);
+    g_.on_backward([=](GraphBuilder& b) {
+      const StorageId dy = b.gradient(out);
+      const StorageId dx =
+          b.storage(name + ".input_gradient", kBf16 * tokens * in, StorageRole::kGradient);
+      b.emit(name + ".dgrad", gemm(b.job(), out_width, tokens, in, Pass::kBackwardInput),
+             Stream::kSharedExpert, {dy}, {dx});
+      b.emit(name + ".wgrad", gemm(b.job(), out_width, tokens, in, Pass::kBackwardWeight),
+             Stream::kSharedExpert, {dy, input}, {});
+      b.add_gradient(input, dx);
+    });
+    return out;
+  }
+
+  GraphBuilder& g_;
+  StorageId normed_;
+  std::int64_t width_;
+  std::int64_t tokens_;
+  std::int64_t hidden_;
+  StorageId gathered_;
+  StorageId up_;
+  StorageId activated_;
+};
+
+}  // namespace
+
+std::int64_t rows_sent(const Job& job) {
+  const MoeSpec& moe = *job.model.moe;
+  const std::int64_t assignments = job.sharded_tokens() * moe.topk;
+  if (!job.options.moe_pad_expert_input_to_capacity) return assignments;
+  const double balanced = static_cast<double>(assignments) / static_cast<double>(moe.num_experts);
+  const auto capacity =
+      static_cast<std::int64_t>(std::ceil(balanced * *job.options.moe_expert_capacity_factor));
+  return moe.num_experts * capacity;
+}
+
+StorageId moe_mlp(GraphBuilder& g, StorageId input) {
+  const Job& job = g.job();
+  const MoeSizes z = moe_sizes(job);
+  const std::int64_t experts = job.model.moe->num_experts;
+  const bool padded = job.options.moe_pad_expert_input_to_capacity;
+  const bool shares = job.model.moe->shared_ffn_hidden_size > 0;
+  const bool overlaps = shares && job.options.moe_shared_expert_overlap;
+  const Size sent{z.sent_rows, 0};
+  // `rows` counts what the experts of a card compute on; before the gather over ETP it has a part.
+  const Size whole_row{0, z.row_bytes};
+  const Size part_row{0, z.row_bytes / job.layout.expert_tensor};
+
+  const StorageId normed = norm(g, "pre_mlp_layernorm", input, z.tokens, z.hidden);
+  const RouterOutputs routed = router(g, z, normed);
+  // Dropless dispatch reads the received counts on the CPU; padded dispatch never does.
+  if (!padded) g.emit("gate", GateWork{}, {routed.map}, {});
+
+  SharedExpert shared(g, normed);
+  StorageId shared_output;
+  if (overlaps) {
+    shared.gather();
+  } else if (shares) {
+    shared_output = shared.whole();
+  }
+
+  // Permutation by expert. Fused: a map of [tokens, 2 * experts + 1] (TE permutation.py); unfused:
+  // the sorted token indices.
+  const std::int64_t map_bytes =
+      job.options.moe_permute_fusion ? kInt32 * z.tokens * (2 * experts + 1) : kInt64 * z.sent_rows;
+  const StorageId row_id_map =
+      g.storage("permute.row_id_map", map_bytes, StorageRole::kModuleState);
+  const StorageId permuted = g.storage("permute.output", z.row_bytes * z.sent_rows);
+  const StorageId permuted_probabilities = g.storage("permute.probabilities", kFp32 * z.sent_rows);
+  const std::int64_t permute_traffic = 2 * z.row_bytes * z.sent_rows;
+  g.emit("permute", StreamingWork{{permute_traffic, 0}}, {normed, routed.map, routed.probabilities},
+         {row_id_map, permuted, permuted_probabilities});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx =
+        b.storage("permute.input_gradient", z.row_bytes * z.tokens, StorageRole::kGradient);
+    const StorageId dprobabilities = b.storage("permute.probabilities_gradient",
+                                               kFp32 * z.tokens * experts, StorageRole::kGradient);
+    b.emit("permute.backward", StreamingWork{{permute_traffic, 0}},
+           {b.gradient(permuted), b.gradient(permuted_probabilities), row_id_map},
+           {dx, dprobabilities});
+    b.add_gradient(normed, dx);
+    b.add_gradient(routed.probabilities, dprobabilities);
+  });
+
+  const Size received = job.layout.expert == 1 ? sent : Size{0, 1};
+  const Exchange dispatched = all_to_all(g, z, "dispatch.all_to_all", permuted, sent, received);
+  // The probabilities travel by themselves, four bytes a row.
+  const StorageId row_probabilities = g.storage("dispatch.probabilities", Size{0, kFp32});
+  const CollectiveWork probability_exchange{
+      Collective::kAllToAll, Group::kExpert, {kFp32 * z.sent_rows, 0}, {0, kFp32}, 1};
+  g.emit("dispatch.probabilities", probability_exchange, Stream::kExpertComm,
+         {permuted_probabilities}, {row_probabilities});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId d =
+        b.storage("dispatch.probabilities_gradient", kFp32 * z.sent_rows, StorageRole::kGradient);
+    CollectiveWork back = probability_exchange;
+    std::swap(back.send, back.receive);
+    b.emit("dispatch.probabilities.backward", back, Stream::kExpertComm,
+           {b.gradient(row_probabilities)}, {d});
+    b.add_gradient(permuted_probabilities, d);
+  });
+  if (overlaps) shared.first_half(dispatched.collective);
+  const StorageId gathered = expert_tensor_gather(g, z, dispatched.output);
+
+  // Chunks of one local expert from all senders become neighbours.
+  const bool sorts = z.local_experts > 1;
+  StorageId expert_input = gathered;
+  StorageId sort_map;
+  StorageId unsort_map;
+  if (sorts) {
+    sort_map = g.storage("dispatch.sort_map", Size{0, kInt32});
+    unsort_map = g.storage("combine.sort_map", Size{0, kInt32});
+    g.emit("dispatch.sort_map", StreamingWork{}, {routed.map}, {sort_map, unsort_map});
+    expert_input = permute_rows(g, {"dispatch.sort", whole_row, 2 * whole_row, sort_map}, gathered);
+  }
+
+  const StorageId up =
+      grouped_linear(g, z, "experts.linear_fc1", expert_input, z.hidden, z.fc1_width);
+  const Size up_bytes{0, kBf16 * z.fc1_width};
+  const Size activated_bytes{0, kBf16 * z.fc2_width};
+  const StorageId activated = g.storage("experts.activation.output", activated_bytes);
+  g.emit("experts.activation", StreamingWork{up_bytes + activated_bytes}, {up, row_probabilities},
+         {activated});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dup =
+        b.storage("experts.activation.input_gradient", up_bytes, StorageRole::kGradient);
+    const StorageId dprobabilities = b.storage("experts.activation.probabilities_gradient",
+                                               Size{0, kFp32}, StorageRole::kGradient);
+    b.emit("experts.activation.backward", StreamingWork{2 * up_bytes + activated_bytes},
+           {b.gradient(activated), up, row_probabilities}, {dup, dprobabilities});
+    b.add_gradient(up, dup);
+    b.add_gradient(row_probabilities, dprobabilities);
+  });
+  const StorageId down =
+      grouped_linear(g, z, "experts.linear_fc2", activated, z.fc2_width, z.hidden);
+
+  StorageId unsorted = down;
+  if (sorts) {
+    unsorted = permute_rows(g, {"combine.unsort", whole_row, 2 * whole_row, unsort_map}, down);
+  }
+  unsorted = expert_tensor_reduce(g, z, unsorted, part_row);
+  const Exchange combined = all_to_all(g, z, "combine.all_to_all", unsorted, received, sent);
+  if (overlaps) shared_output = shared.second_half(combined.collective);
+
+  const StorageId out = g.storage("unpermute.output", z.row_bytes * z.tokens);
+  g.emit("unpermute", StreamingWork{{permute_traffic, 0}}, {combined.output, row_id_map}, {out});
+  // Locals of MoELayer.forward: the permuted rows and the dispatched ones, as received.
+  g.hold({permuted, dispatched.output});
+  // Before core 0.13 the probabilities are applied here, which saves the experts' outputs.
+  const bool saves_combined = job.versions.megatron_core < Version{0, 13};
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dcombined =
+        b.storage("unpermute.input_gradient", z.row_bytes * z.sent_rows, StorageRole::kGradient);
+    std::vector<StorageId> reads{b.gradient(out), row_id_map};
+    if (saves_combined) reads.push_back(combined.output);
+    b.emit("unpermute.backward", StreamingWork{{permute_traffic, 0}}, reads, {dcombined});
+    b.add_gradient(combined.output, dcombined);
+  });
+  if (!shares) return out;
+
+  const std::int64_t bytes = z.row_bytes * z.tokens;
+  const StorageId total = g.storage("moe.output", bytes);
+  g.emit("add_shared_expert", StreamingWork{{3 * bytes, 0}}, {out, shared_output}, {total});
+  g.hold({permuted, dispatched.output});
+  g.on_backward([=](GraphBuilder& b) {
+    b.add_gradient(out, b.gradient(total));
+    b.add_gradient(shared_output, b.gradient(total));
+  });
+  return total;
+}
+
+}  // namespace tidemark

@@ -1,0 +1,168 @@
+#include "models/operator_graph.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <boost/graph/topological_sort.hpp>
+
+namespace tidemark {
+namespace {
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+}  // namespace
+
+std::vector<Lifetime> lifetimes(const OperatorGraph& graph) {
+  std::vector<Lifetime> out(graph.storages.size());
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const Operator& op = graph.at(i);
+    const auto at = static_cast<std::int32_t>(i);
+    for (StorageId s : op.writes) {
+      if (out[s.index()].first < 0) out[s.index()].first = at;
+    }
+    for (const auto* list : {&op.reads, &op.writes, &op.holds}) {
+      for (StorageId s : *list) out[s.index()].last = std::max(out[s.index()].last, at);
+    }
+  }
+  for (StorageId received : {graph.input, graph.output_gradient}) {
+    if (received.valid()) out[received.index()].first = -1;
+  }
+  return out;
+}
+
+std::vector<StorageId> kept_storages(const OperatorGraph& graph) {
+  const std::vector<Lifetime> lives = lifetimes(graph);
+  const auto border = static_cast<std::int32_t>(graph.forward.size());
+  std::vector<StorageId> kept;
+  for (std::size_t i = 0; i < lives.size(); ++i) {
+    if (lives[i].first >= 0 && lives[i].first < border && lives[i].last >= border) {
+      kept.emplace_back(static_cast<std::int64_t>(i));
+    }
+  }
+  return kept;
+}
+
+DataFlow data_flow(const OperatorGraph& graph) {
+  DataFlow flow(graph.size());
+  std::vector<std::int32_t> writer(graph.storages.size(), -1);
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    for (StorageId s : graph.at(i).reads) {
+      const std::int32_t from = writer[s.index()];
+      if (from >= 0) boost::add_edge(static_cast<std::size_t>(from), i, flow);
+    }
+    for (StorageId s : graph.at(i).writes) writer[s.index()] = static_cast<std::int32_t>(i);
+  }
+  return flow;
+}
+
+double flops(const Operator& op, std::int64_t rows) {
+  const auto product = [](std::int64_t a, std::int64_t b, std::int64_t c) {
+    return 2.0 * static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
+  };
+  return std::visit(
+      Overloaded{
+          [&](const GemmWork& w) {
+            return product(w.shape.out_features, w.shape.tokens, w.shape.in_features);
+          },
+          [&](const GroupedGemmWork& w) { return product(w.out_features, rows, w.in_features); },
+          [&](const AttentionWork& w) {
+            const AttentionShape& s = w.shape;
+            const double pairs = static_cast<double>(s.batch * s.heads) *
+                                 static_cast<double>(s.seq_q) * static_cast<double>(s.seq_kv) *
+                                 (s.causal ? 0.5 : 1.0);
+            // Two products forward; five backward, three of them over the query-key dimension.
+            const double dims = w.direction == Direction::kForward
+                                    ? static_cast<double>(s.qk_dim + s.v_dim)
+                                    : static_cast<double>(3 * s.qk_dim + 2 * s.v_dim);
+            return 2.0 * pairs * dims / static_cast<double>(w.context_ranks);
+          },
+          [](const auto&) { return 0.0; }},
+      op.work);
+}
+
+void check_operator_graph(const OperatorGraph& graph) {
+  std::vector<bool> written(graph.storages.size(), false);
+  for (StorageId received : {graph.input, graph.output_gradient}) {
+    if (received.valid()) written[received.index()] = true;
+  }
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const Operator& op = graph.at(i);
+    for (const auto* list : {&op.reads, &op.holds}) {
+      for (StorageId s : *list) {
+        if (!written[s.index()]) {
+          throw std::logic_error("operator " + op.name + " refers to " +
+                                 graph.storages[s.index()].name + " before it is written");
+        }
+      }
+    }
+    for (StorageId s : op.writes) written[s.index()] = true;
+  }
+  // Issue order is a topological order of the flow; topological_sort throws on a cycle.
+  const DataFlow flow = data_flow(graph);
+  std::vector<DataFlow::vertex_descriptor> order;
+  boost::topological_sort(flow, std::back_inserter(order));
+  const auto [begin, end] = boost::edges(flow);
+  for (auto edge = begin; edge != end; ++edge) {
+    if (boost::source(*edge, flow) >= boost::target(*edge, flow)) {
+      throw std::logic_error("operator " + graph.at(boost::target(*edge, flow)).name +
+                             " is issued before its producer");
+    }
+  }
+}
+
+StorageId GraphBuilder::storage(std::string name, Size bytes, StorageRole role) {
+  graph_.storages.push_back({std::move(name), bytes, layer_, role});
+  return StorageId(std::ssize(graph_.storages) - 1);
+}
+
+std::int32_t GraphBuilder::emit(std::string name, Work work, Stream stream,
+                                std::vector<StorageId> reads, std::vector<StorageId> writes,
+                                std::int32_t contends_with) {
+  std::vector<Operator>& list = in_backward_ ? graph_.backward : graph_.forward;
+  list.push_back({std::move(name),
+                  std::move(work),
+                  stream,
+                  layer_,
+                  std::move(reads),
+                  std::move(writes),
+                  {},
+                  contends_with});
+  return static_cast<std::int32_t>(list.size()) - 1;
+}
+
+void GraphBuilder::hold(std::vector<StorageId> storages) {
+  std::vector<StorageId>& holds = (in_backward_ ? graph_.backward : graph_.forward).back().holds;
+  holds.insert(holds.end(), storages.begin(), storages.end());
+}
+
+void GraphBuilder::add_gradient(StorageId of, StorageId gradient) {
+  const auto [it, first] = gradients_.try_emplace(of, gradient);
+  if (first) return;
+  // PyTorch's InputBuffer adds into the first gradient in place if nothing else refers to it; the
+  // schedule still names a received gradient. Two reads, one write, bf16.
+  const StorageId sum = it->second == graph_.output_gradient
+                            ? storage("gradient_sum", bytes_of(gradient), StorageRole::kGradient)
+                            : it->second;
+  emit("gradient_add", StreamingWork{{3 * bytes_of(gradient), 0}}, {it->second, gradient}, {sum});
+  it->second = sum;
+}
+
+StorageId GraphBuilder::gradient(StorageId of) const { return gradients_.at(of); }
+
+OperatorGraph GraphBuilder::finish() {
+  in_backward_ = true;
+  for (auto it = backward_.rbegin(); it != backward_.rend(); ++it) {
+    layer_ = it->first;
+    it->second(*this);
+  }
+  check_operator_graph(graph_);
+  return std::move(graph_);
+}
+
+}  // namespace tidemark

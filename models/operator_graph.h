@@ -1,0 +1,235 @@
+// The operators of one pipeline stage for one microbatch, forward and backward, and the storages
+// they read and write: what is computed, what is communicated, what is kept.
+//
+// Lists are in issue order, which is also the order of allocations and frees (PyTorch moves its
+// counters on the CPU, in program order). How long a storage lives is not stated anywhere: it is
+// allocated by its first writer and dies after its last reference, so what a backward operator
+// reads from the forward pass is what the framework saves for backward. References that Python
+// names hold beyond the last use are listed as `holds`.
+//
+//   forward:   norm --ln--> gemm --y--> ...          storages: ln is written by norm, read by gemm
+//   backward:  ... --dy--> dgrad, wgrad(ln) ...      and by wgrad: kept between the two passes
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <boost/graph/adjacency_list.hpp>
+
+#include "models/job.h"
+#include "models/kernel_shapes.h"
+#include "models/units.h"
+
+namespace tidemark {
+
+using StorageId = Id<struct StorageTag>;
+
+// Bytes (or any amount) of a lane that receives `rows` token-expert rows in this layer.
+struct Size {
+  std::int64_t fixed = 0;
+  std::int64_t per_row = 0;
+  std::int64_t at(std::int64_t rows) const { return fixed + per_row * rows; }
+  friend constexpr Size operator+(Size a, Size b) {
+    return {a.fixed + b.fixed, a.per_row + b.per_row};
+  }
+  friend constexpr Size operator*(std::int64_t k, Size a) { return {k * a.fixed, k * a.per_row}; }
+  friend constexpr bool operator==(Size, Size) = default;
+};
+
+// The lanes that take part in a collective.
+enum class Group : std::uint8_t { kNone, kTensor, kContext, kExpert, kExpertTensor };
+
+// FIFO queues of a card. One communicator is one queue: a single queue for all of them would invent
+// blocking that does not exist.
+enum class Stream : std::uint8_t {
+  kCompute,
+  kSharedExpert,  // side stream of an overlapped shared expert
+  kTensorComm,
+  kContextComm,
+  kExpertComm,
+  kDataComm,
+};
+constexpr int kNumStreams = 6;
+
+struct GemmWork {
+  GemmShape shape;
+  Pass pass = Pass::kForward;
+  bool accumulates_fp32 = false;  // adds into the fp32 gradient buffer
+  bool vocabulary = false;        // the output layer: torch.matmul instead of TE's GEMM
+};
+// One product over the experts of a card; rows come from the routing.
+struct GroupedGemmWork {
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  std::int64_t experts = 0;
+  Pass pass = Pass::kForward;
+  bool accumulates_fp32 = false;
+};
+struct AttentionWork {
+  AttentionShape shape;
+  std::int64_t context_ranks = 1;  // that share this work evenly
+  Direction direction = Direction::kForward;
+};
+struct NormWork {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  Direction direction = Direction::kForward;
+};
+// Fused rotary embedding of this many elements of q or k.
+struct RotaryWork {
+  std::int64_t elements = 0;
+  Direction direction = Direction::kForward;
+};
+struct StreamingWork {
+  Size bytes;  // read plus written in HBM
+};
+struct RouterWork {
+  Direction direction = Direction::kForward;
+};
+struct CrossEntropyWork {
+  CrossEntropy path = CrossEntropy::kUnfused;
+  std::int64_t logits = 0;
+  Direction direction = Direction::kForward;
+};
+struct CollectiveWork {
+  Collective op = Collective::kAllGather;
+  Group group = Group::kNone;
+  Size send;     // bytes of one member: of an all-gather or reduce-scatter, the full buffer
+  Size receive;  // the largest send or receive of any member decides the duration
+  // 1 / this is left exposed when the collective is fused into a GEMM (flux).
+  std::int64_t fused_parts = 1;
+};
+// The CPU waits here until the counts of received tokens have arrived from the device.
+struct GateWork {};
+
+using Work = std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork,
+                          StreamingWork, RouterWork, CrossEntropyWork, CollectiveWork, GateWork>;
+
+struct Operator {
+  std::string name;
+  Work work;
+  Stream stream = Stream::kCompute;
+  std::int32_t layer = -1;  // global index; -1 outside layers
+  std::vector<StorageId> reads;
+  std::vector<StorageId> writes;
+  std::vector<StorageId> holds;     // still named by Python when this is issued
+  std::int32_t contends_with = -1;  // collective of the same list that runs beside it
+};
+
+enum class StorageRole : std::uint8_t {
+  kActivation,
+  kGradient,
+  kTemporary,  // dies in the pass that made it, whatever happens
+  // A module attribute refers to it until the module's next forward (MoE dispatchers).
+  kModuleState,
+};
+
+struct Storage {
+  std::string name;
+  Size bytes;
+  std::int32_t layer = -1;
+  StorageRole role = StorageRole::kActivation;
+};
+
+struct OperatorGraph {
+  std::vector<Storage> storages;
+  std::vector<Operator> forward;
+  std::vector<Operator> backward;
+  // What crosses the stage's borders; invalid where there is no neighbour.
+  StorageId input;            // received activation (written by the transfer)
+  StorageId output;           // sent activation
+  StorageId output_gradient;  // received gradient (written by the transfer)
+  StorageId input_gradient;   // sent gradient
+
+  std::size_t size() const { return forward.size() + backward.size(); }
+  const Operator& at(std::size_t i) const {
+    return i < forward.size() ? forward[i] : backward[i - forward.size()];
+  }
+};
+
+// Where a storage is allocated and what last refers to it: positions in forward ++ backward.
+struct Lifetime {
+  std::int32_t first = -1;  // -1: allocated by a transfer
+  std::int32_t last = -1;
+};
+
+// Indexed by storage. Requires: every storage is referenced.
+std::vector<Lifetime> lifetimes(const OperatorGraph& graph);
+
+// Storages that live from the forward into the backward pass, without the input.
+std::vector<StorageId> kept_storages(const OperatorGraph& graph);
+
+// The data flow: one vertex an operator (forward ++ backward), an edge from the last writer of each
+// storage an operator reads.
+using DataFlow = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS>;
+DataFlow data_flow(const OperatorGraph& graph);
+
+// Bytes and FLOPs of one operator on a lane with `rows` routed rows.
+double flops(const Operator& op, std::int64_t rows);
+
+// Throws: std::logic_error naming the operator when a storage is read before it is written, or the
+// issue order contradicts the data flow.
+void check_operator_graph(const OperatorGraph& graph);
+
+// Builds a graph module by module. A module emits its forward operators at once and registers its
+// backward, which runs in reverse order when the graph is finished.
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(const Job& job) : job_(job) {}
+
+  const Job& job() const { return job_; }
+
+  StorageId storage(std::string name, Size bytes, StorageRole role = StorageRole::kActivation);
+  StorageId storage(std::string name, std::int64_t bytes,
+                    StorageRole role = StorageRole::kActivation) {
+    return storage(std::move(name), Size{bytes, 0}, role);
+  }
+
+  // Appends to the pass that is being built. Returns: its position in that pass's list.
+  std::int32_t emit(std::string name, Work work, Stream stream, std::vector<StorageId> reads,
+                    std::vector<StorageId> writes, std::int32_t contends_with = -1);
+  std::int32_t emit(std::string name, Work work, std::vector<StorageId> reads,
+                    std::vector<StorageId> writes) {
+    return emit(std::move(name), std::move(work), Stream::kCompute, std::move(reads),
+                std::move(writes));
+  }
+  // Python still names these storages when the last emitted operator is issued.
+  void hold(std::vector<StorageId> storages);
+
+  void on_backward(std::function<void(GraphBuilder&)> emit_backward) {
+    backward_.emplace_back(layer_, std::move(emit_backward));
+  }
+
+  // The gradient of an activation; adding a second one emits the addition, in place.
+  void add_gradient(StorageId of, StorageId gradient);
+  // For a view whose gradient becomes that of the storage it views.
+  void replace_gradient(StorageId of, StorageId gradient) { gradients_[of] = gradient; }
+  StorageId gradient(StorageId of) const;
+  bool has_gradient(StorageId of) const { return gradients_.contains(of); }
+
+  std::int64_t bytes_of(StorageId id) const { return graph_.storages[id.index()].bytes.fixed; }
+
+  void set_layer(std::int64_t layer) { layer_ = static_cast<std::int32_t>(layer); }
+  OperatorGraph& graph() { return graph_; }
+
+  // Runs the registered backwards in reverse and hands the graph over, checked.
+  OperatorGraph finish();
+
+ private:
+  const Job& job_;
+  OperatorGraph graph_;
+  std::vector<std::pair<std::int32_t, std::function<void(GraphBuilder&)>>> backward_;  // layer
+  std::map<StorageId, StorageId> gradients_;
+  std::int32_t layer_ = -1;
+  bool in_backward_ = false;
+};
+
+// The operators of a pipeline stage. Requires: a validated job, 0 <= stage < PP.
+OperatorGraph build_operator_graph(const Job& job, std::int64_t stage);
+
+}  // namespace tidemark

@@ -1,0 +1,49 @@
+// The discrete-event core: evaluates a program in dependency order with arrays over the lanes of a
+// stage (operators outer, lanes inner, no allocation inside). Between the meeting points of a group
+// lanes advance separately; stages meet in exchanges.
+//
+// Times are ns from the start of the iteration. The iteration ends when every stage has its
+// gradients (a global norm joins all cards), the slowest optimizer step and the slowest gather.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/program.h"
+#include "traces/routing.h"
+
+namespace tidemark {
+
+// Sees every operator of every stage as it is evaluated: traces, tests, the time of a peak.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  // `start`, `end`: [lane]. `op`: position in the slot's program.
+  virtual void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op,
+                           const SlotProgram& slot, std::span<const std::int64_t> start,
+                           std::span<const std::int64_t> end) = 0;
+  virtual void on_exchange(std::int32_t stage, std::int32_t step,
+                           std::span<const std::int64_t> start,
+                           std::span<const std::int64_t> end) = 0;
+};
+
+struct StageTimes {
+  std::vector<std::int64_t> finish_ns;                  // [lane]: everything issued is done
+  std::int64_t slots_ns = 0;                            // lane 0: sum over slots of their duration
+  std::array<std::int64_t, kNumTimeClasses> busy_ns{};  // lane 0, by what it was spent on
+  std::array<std::int64_t, 4> compute_by_kind_ns{};     // lane 0, compute streams, by CostKind
+};
+
+struct UnitTimes {
+  std::int64_t iteration_ns = 0;
+  std::int64_t pipeline_ns = 0;  // until every stage has finished its slots and reductions
+  std::vector<StageTimes> stages;
+};
+
+// Requires: rows for every microbatch and MoE layer of the program. Throws: std::logic_error when
+// stages wait for each other (a schedule that deadlocks).
+UnitTimes run_unit(const Program& program, const LaneRows& rows, Recorder* recorder = nullptr);
+
+}  // namespace tidemark

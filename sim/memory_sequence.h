@@ -1,0 +1,44 @@
+// The allocations and frees of one card of a stage in one iteration, in issue order.
+//
+// PyTorch moves its counters on the CPU, in program order, whatever the device does meanwhile. So
+// one sequence serves the allocated peak, `explain`, and an emulation of the allocator. Inside a
+// slot it follows the lifetimes of the operator graph; between slots it follows the names that
+// Megatron's schedule and modules hold:
+//
+//   input_tensor, output_tensor, output_tensor_grad, input_tensor_grad   locals of the schedule
+//   input_tensors, output_tensors                                        lists until the backward
+//   decoder.input_tensor                                                 until the next forward
+//   dispatcher state (StorageRole::kModuleState)                         until the next forward
+//
+// An output's autograd graph refers to the stage's input, and the input to its gradient.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/operator_graph.h"
+#include "sim/schedule.h"
+
+namespace tidemark {
+
+// Microbatch of what the previous iteration left behind.
+constexpr std::int32_t kPreviousIteration = -1;
+
+struct MemoryEvent {
+  std::int32_t step = 0;     // of the stage's schedule
+  std::int32_t op = 0;       // position in the slot; 0 for exchanges
+  std::int32_t storage = 0;  // of the stage's graph
+  std::int32_t microbatch = 0;
+  bool allocates = false;
+};
+
+struct MemorySequence {
+  std::vector<MemoryEvent> events;      // of an iteration
+  std::vector<StorageId> carried_over;  // live when an iteration (but the first) begins, and ends
+};
+
+// Throws: std::logic_error if anything but what an iteration carries over would stay allocated.
+MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
+                                     std::int32_t stage);
+
+}  // namespace tidemark

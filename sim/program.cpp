@@ -1,0 +1,255 @@
+#include "sim/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/layer_operators.h"
+#include "sim/operator_cost.h"
+
+namespace tidemark {
+namespace {
+
+bool is_collective(const Operator& op) { return std::holds_alternative<CollectiveWork>(op.work); }
+
+// The operators of one pass as a slot: costs, and the dependencies that cross streams.
+class SlotCompiler {
+ public:
+  SlotCompiler(const Job& job, const OperatorCosts& costs, const OperatorGraph& graph)
+      : job_(job), costs_(costs), graph_(graph), balanced_rows_(balanced_rows(job)) {}
+
+  SlotProgram compile(bool forward) const {
+    const std::vector<Operator>& list = forward ? graph_.forward : graph_.backward;
+    const auto offset = forward ? 0 : static_cast<std::int32_t>(graph_.forward.size());
+    std::vector<std::int32_t> writer(graph_.storages.size(), -1);
+    std::int32_t last_compute = -1;
+    SlotProgram slot;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Operator& op = list[i];
+      ProgramOp out;
+      out.operator_index = offset + static_cast<std::int32_t>(i);
+      out.stream = op.stream;
+      out.time_class = time_class(op);
+      out.host_waits = std::holds_alternative<GateWork>(op.work);
+      out.cost = costs_.cost(op, balanced_rows_);
+      if (op.contends_with >= 0)
+        slow_down(out.cost, list[static_cast<std::size_t>(op.contends_with)]);
+      if (op.layer >= 0 && job_.model.is_moe(op.layer)) out.moe_layer = moe_index(op.layer);
+      if (is_collective(op)) out.group = std::get<CollectiveWork>(op.work).group;
+
+      std::vector<std::int32_t> deps;
+      bool from_side_stream = false;
+      for (StorageId s : op.reads) {
+        const std::int32_t from = writer[s.index()];
+        if (from < 0) continue;
+        const Stream source = list[static_cast<std::size_t>(from)].stream;
+        from_side_stream |= source == Stream::kSharedExpert;
+        if (source != op.stream) deps.push_back(from);
+      }
+      // A communicator's stream waits for what the calling stream has been given so far.
+      if (is_collective(op) && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
+      std::sort(deps.begin(), deps.end());
+      deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
+      out.dep_begin = static_cast<std::int32_t>(slot.deps.size());
+      slot.deps.insert(slot.deps.end(), deps.begin(), deps.end());
+      out.dep_end = static_cast<std::int32_t>(slot.deps.size());
+
+      for (StorageId s : op.writes) writer[s.index()] = static_cast<std::int32_t>(i);
+      if (op.stream == Stream::kCompute) last_compute = static_cast<std::int32_t>(i);
+      slot.ops.push_back(out);
+    }
+    return slot;
+  }
+
+ private:
+  static std::int64_t balanced_rows(const Job& job) {
+    if (!job.model.moe || job.model.num_moe_layers() == 0) return 0;
+    return rows_sent(job) * job.layout.expert_tensor;
+  }
+
+  std::int32_t moe_index(std::int64_t layer) const {
+    const auto begin = job_.model.moe_layer.begin();
+    return static_cast<std::int32_t>(std::count(begin, begin + layer, true));
+  }
+
+  // Compute units that a collective's kernel holds are missing in the operator beside it.
+  void slow_down(OpCost& cost, const Operator& collective) const {
+    const std::int64_t exposed = costs_.cost(collective, balanced_rows_).at(balanced_rows_);
+    const std::int64_t parts = std::get<CollectiveWork>(collective.work).fused_parts;
+    const std::int64_t beside = parts > 1 ? exposed * (parts - 1) : exposed;
+    const std::int64_t overlap = std::min(beside, cost.at(balanced_rows_));
+    cost.fixed_ns +=
+        round_up_ns(costs_.slowdown_under_collective() * static_cast<double>(overlap) * 1e-9)
+            .count();
+  }
+
+  const Job& job_;
+  const OperatorCosts& costs_;
+  const OperatorGraph& graph_;
+  std::int64_t balanced_rows_;
+};
+
+constexpr std::int64_t kParameterBytes = 2;  // bf16
+
+ProgramOp data_op(std::int64_t ns) {
+  ProgramOp op;
+  op.stream = Stream::kDataComm;
+  op.time_class = TimeClass::kDataComm;
+  op.cost.fixed_ns = ns;
+  return op;
+}
+
+// Layer of an operator as gradient buckets count them: before the stage's first, after its last.
+std::int64_t bucket_layer(const Operator& op, const ParallelLayout::LayerRange& layers) {
+  if (op.layer >= 0) return op.layer;
+  return op.name.starts_with("embedding") ? layers.begin - 1 : layers.end;
+}
+
+// Gathers of all buckets are queued when the first forward begins; each layer waits for its own.
+SlotProgram with_parameter_gather(const SlotProgram& slot, const OperatorGraph& graph,
+                                  const std::vector<GradientBuffer>& buffers,
+                                  const ParallelLayout::LayerRange& layers,
+                                  const OperatorCosts& costs) {
+  SlotProgram out;
+  std::vector<std::pair<std::int64_t, std::int32_t>> needs;  // first layer that needs it, position
+  for (const GradientBuffer& buffer : buffers) {
+    if (buffer.shards == 1) continue;
+    for (auto b = buffer.buckets.rbegin(); b != buffer.buckets.rend(); ++b) {
+      needs.emplace_back(b->first_layer, static_cast<std::int32_t>(out.ops.size()));
+      out.ops.push_back(data_op(costs.data_collective_ns(
+          Collective::kAllGather, kParameterBytes * b->parameters, buffer.expert)));
+    }
+  }
+  const auto shift = static_cast<std::int32_t>(out.ops.size());
+  std::vector<bool> awaited(needs.size(), false);
+  for (const ProgramOp& op : slot.ops) {
+    ProgramOp moved = op;
+    moved.dep_begin = static_cast<std::int32_t>(out.deps.size());
+    for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
+      out.deps.push_back(slot.deps[static_cast<std::size_t>(d)] + shift);
+    }
+    const Operator& source = graph.at(static_cast<std::size_t>(op.operator_index));
+    for (std::size_t n = 0; n < needs.size() && op.stream == Stream::kCompute; ++n) {
+      if (awaited[n] || bucket_layer(source, layers) < needs[n].first) continue;
+      awaited[n] = true;
+      out.deps.push_back(needs[n].second);
+    }
+    moved.dep_end = static_cast<std::int32_t>(out.deps.size());
+    out.ops.push_back(moved);
+  }
+  return out;
+}
+
+// A bucket's reduction starts when the backward of its first layer is done.
+SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph& graph,
+                                    const std::vector<GradientBuffer>& buffers,
+                                    const ParallelLayout::LayerRange& layers,
+                                    const OperatorCosts& costs, std::int64_t gradient_bytes,
+                                    Collective reduction) {
+  SlotProgram out;
+  std::vector<std::int32_t> moved_to(slot.ops.size());
+  std::vector<std::vector<bool>> started;
+  for (const GradientBuffer& buffer : buffers) started.emplace_back(buffer.buckets.size(), false);
+  std::int32_t last_compute = -1;
+  for (std::size_t i = 0; i <= slot.ops.size(); ++i) {
+    const bool at_end = i == slot.ops.size();
+    const std::int64_t layer =
+        at_end
+            ? layers.begin - 2
+            : bucket_layer(graph.at(static_cast<std::size_t>(slot.ops[i].operator_index)), layers);
+    for (std::size_t f = 0; f < buffers.size(); ++f) {
+      for (std::size_t b = 0; b < buffers[f].buckets.size(); ++b) {
+        const GradientBucket& bucket = buffers[f].buckets[b];
+        if (started[f][b] || layer >= bucket.first_layer) continue;
+        started[f][b] = true;
+        ProgramOp reduce = data_op(costs.data_collective_ns(
+            reduction, gradient_bytes * bucket.parameters, buffers[f].expert));
+        reduce.dep_begin = static_cast<std::int32_t>(out.deps.size());
+        if (last_compute >= 0) out.deps.push_back(last_compute);
+        reduce.dep_end = static_cast<std::int32_t>(out.deps.size());
+        out.ops.push_back(reduce);
+      }
+    }
+    if (at_end) break;
+    ProgramOp op = slot.ops[i];
+    const std::int32_t begin = op.dep_begin;
+    const std::int32_t end = op.dep_end;
+    op.dep_begin = static_cast<std::int32_t>(out.deps.size());
+    for (std::int32_t d = begin; d < end; ++d) {
+      out.deps.push_back(
+          moved_to[static_cast<std::size_t>(slot.deps[static_cast<std::size_t>(d)])]);
+    }
+    op.dep_end = static_cast<std::int32_t>(out.deps.size());
+    moved_to[i] = static_cast<std::int32_t>(out.ops.size());
+    if (op.stream == Stream::kCompute) last_compute = moved_to[i];
+    out.ops.push_back(op);
+  }
+  return out;
+}
+
+}  // namespace
+
+Program build_program(const Job& job, const HardwareProfile& profile) {
+  const ParallelLayout& l = job.layout;
+  const TrainingOptions& options = job.options;
+  const OperatorCosts costs(job, profile);
+  Program program;
+  program.lanes = l.lanes_per_stage();
+  program.groups[static_cast<int>(Group::kTensor)] = {l.tensor, 1};
+  program.groups[static_cast<int>(Group::kContext)] = {l.context, l.tensor};
+  program.groups[static_cast<int>(Group::kExpert)] = {l.expert, l.expert_tensor};
+  program.groups[static_cast<int>(Group::kExpertTensor)] = {l.expert_tensor, 1};
+  program.schedule = build_1f1b(static_cast<std::int32_t>(l.pipeline),
+                                static_cast<std::int32_t>(job.batch.num_microbatches(l)));
+  program.exchange_ns = costs.transfer_ns(2 * job.sharded_tokens() * job.model.hidden_size);
+  program.host_issue_ns = costs.host_issue_ns();
+
+  for (std::int64_t stage = 0; stage < l.pipeline; ++stage) {
+    StageProgram out;
+    out.graph = build_operator_graph(job, stage);
+    const SlotCompiler compiler(job, costs, out.graph);
+    out.forward = compiler.compile(true);
+    out.backward = compiler.compile(false);
+    out.first_forward = out.forward;
+    out.last_backward = out.backward;
+
+    const auto layers = l.stage_layers(stage, job.model.num_layers);
+    const std::vector<GradientBuffer> buffers = gradient_buffers(job, stage);
+    const std::int64_t gradient_bytes = options.optimizer.main_grad_bytes;
+    const Collective reduction =
+        options.optimizer.distributed ? Collective::kReduceScatter : Collective::kAllReduce;
+    if (options.overlap_grad_reduce) {
+      out.last_backward = with_gradient_reduction(out.backward, out.graph, buffers, layers, costs,
+                                                  gradient_bytes, reduction);
+    }
+    if (options.overlap_param_gather) {
+      out.first_forward = with_parameter_gather(out.forward, out.graph, buffers, layers, costs);
+    }
+    std::int64_t parameters = 0;
+    std::int64_t owned = 0;
+    for (const GradientBuffer& buffer : buffers) {
+      parameters += buffer.parameters;
+      owned += buffer.parameters / buffer.shards;
+      if (!options.overlap_grad_reduce) {
+        out.end.reduce_ns +=
+            costs.data_collective_ns(reduction, gradient_bytes * buffer.parameters, buffer.expert);
+      }
+      if (options.optimizer.distributed && !options.overlap_param_gather) {
+        out.end.gather_ns += costs.data_collective_ns(
+            Collective::kAllGather, kParameterBytes * buffer.parameters, buffer.expert);
+      }
+    }
+    // Clear the gradients, check them for NaN, and their norm; then Adam: reads the gradient, reads
+    // and writes the main parameter and both moments, writes the bf16 parameter.
+    const OptimizerOptions& o = options.optimizer;
+    const std::int64_t passes = options.check_for_nan_in_loss_and_grad ? 2 : 1;
+    const std::int64_t step = o.main_grad_bytes + kParameterBytes +
+                              2 * (o.main_param_bytes + o.exp_avg_bytes + o.exp_avg_sq_bytes);
+    const std::int64_t norm = o.main_grad_bytes;
+    out.end.optimizer_ns = costs.streaming_ns(passes * gradient_bytes * parameters) +
+                           costs.streaming_ns((step + norm) * owned);
+    program.stages.push_back(std::move(out));
+  }
+  return program;
+}
+
+}  // namespace tidemark

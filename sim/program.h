@@ -1,0 +1,101 @@
+// Programs are data: for each stage the operators of a forward and a backward slot with their
+// streams, groups, dependencies and costs, the schedule that strings slots together, and what
+// happens at the borders of an iteration. Every engine interprets the same program; engines alone
+// produce times.
+//
+// An operator starts at max(its stream is free, the host has issued it, its dependencies are done);
+// one with a group starts when its last member may, and takes as long as its largest member.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hw_profiles/collective_costs.h"
+#include "hw_profiles/hardware_profile.h"
+#include "hw_profiles/kernel_costs.h"
+#include "models/gradient_buffers.h"
+#include "models/operator_graph.h"
+#include "sim/schedule.h"
+
+namespace tidemark {
+
+// duration(rows) = max(floor, fixed + ceil(per_row * rows)), in ns; per_row in units of 2^-20 ns.
+// Costs of routed work are linear through the balanced load, where they are exact.
+struct OpCost {
+  std::int64_t fixed_ns = 0;
+  std::int64_t per_row_q20 = 0;
+  std::int64_t floor_ns = 0;
+  CostKind kind = CostKind::kRoofline;
+
+  std::int64_t at(std::int64_t rows) const {
+    const std::int64_t ns = fixed_ns + ((per_row_q20 * rows + (1 << 20) - 1) >> 20);
+    return ns < floor_ns ? floor_ns : ns;
+  }
+};
+
+// What an operator's time is spent on, for reports.
+enum class TimeClass : std::uint8_t {
+  kGemm,
+  kGroupedGemm,
+  kAttention,
+  kElementwise,
+  kLoss,
+  kTensorComm,
+  kContextComm,
+  kExpertComm,
+  kDataComm,
+};
+constexpr int kNumTimeClasses = 9;
+
+struct ProgramOp {
+  std::int32_t operator_index = -1;  // in the stage's graph, forward ++ backward; -1: data-parallel
+  std::int32_t moe_layer = -1;       // index of the rows table; -1: no routed work
+  Stream stream = Stream::kCompute;
+  Group group = Group::kNone;
+  bool host_waits = false;  // the CPU goes on only when this is done
+  TimeClass time_class = TimeClass::kElementwise;
+  std::int32_t dep_begin = 0;  // range in SlotProgram::deps
+  std::int32_t dep_end = 0;
+  OpCost cost;
+};
+
+struct SlotProgram {
+  std::vector<ProgramOp> ops;      // issue order
+  std::vector<std::int32_t> deps;  // positions in ops, on other streams only: streams are FIFO
+};
+
+// Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them.
+struct LaneGroup {
+  std::int64_t size = 1;
+  std::int64_t stride = 1;
+};
+
+// After a stage's last backward, when the gradients of all stages are there: see lane_engine.h.
+struct IterationEnd {
+  std::int64_t reduce_ns = 0;     // gradient reduction that nothing hides
+  std::int64_t optimizer_ns = 0;  // clearing, checking and the optimizer step
+  std::int64_t gather_ns = 0;     // parameter gather that nothing hides
+};
+
+struct StageProgram {
+  OperatorGraph graph;
+  SlotProgram forward;
+  SlotProgram backward;
+  SlotProgram first_forward;  // waits for gathered parameters where the gather is overlapped
+  SlotProgram last_backward;  // starts reductions where these are overlapped
+  IterationEnd end;
+};
+
+struct Program {
+  std::int64_t lanes = 1;  // of a stage
+  LaneGroup groups[5];     // by Group
+  Schedule schedule;
+  std::vector<StageProgram> stages;
+  std::int64_t exchange_ns = 0;    // one exchange between neighbours, either or both directions
+  std::int64_t host_issue_ns = 0;  // CPU time of one operator
+};
+
+// Requires: a validated job.
+Program build_program(const Job& job, const HardwareProfile& profile);
+
+}  // namespace tidemark

@@ -1,0 +1,129 @@
+#include "sim/resident_memory.h"
+
+#include <set>
+#include <utility>
+
+#include "models/gradient_buffers.h"
+#include "models/linear_operators.h"
+#include "models/parameters.h"
+
+namespace tidemark {
+namespace {
+
+// Transformer Engine's dummy weight gradients (module/base.py get_dummy_wgrad): one bf16 tensor for
+// each distinct weight shape that a fused-accumulation linear has seen, for ever.
+std::int64_t dummy_gradients(const Job& job, const std::vector<Weight>& weights) {
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  for (const Weight& w : weights) {
+    const bool linear =
+        w.kind == WeightKind::kLinear && !makes_temporary_weight_gradient(job.versions, false);
+    const bool grouped = w.kind == WeightKind::kGroupedLinear &&
+                         !makes_temporary_weight_gradient(job.versions, true);
+    if (linear || grouped) shapes.insert({w.rows, w.cols});
+  }
+  std::int64_t bytes = 0;
+  for (const auto& [rows, cols] : shapes) bytes += fresh_block(kBf16 * rows * cols).value;
+  return bytes;
+}
+
+Bytes from_mib(double mib) { return Bytes(static_cast<std::int64_t>(mib * (1 << 20))); }
+
+}  // namespace
+
+Bytes fresh_block(std::int64_t bytes) {
+  constexpr std::int64_t kBlock = 512;
+  constexpr std::int64_t kLargeRequest = 10 << 20;
+  constexpr std::int64_t kSegmentUnit = 2 << 20;
+  constexpr std::int64_t kNotSplit = 1 << 20;
+  const std::int64_t block = round_up(bytes, kBlock);
+  if (block < kLargeRequest) return Bytes(block);
+  const std::int64_t segment = round_up(block, kSegmentUnit);
+  return Bytes(segment - block <= kNotSplit ? segment : block);
+}
+
+std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile& profile,
+                                          std::int64_t stage) {
+  const ModelSpec& m = job.model;
+  const TrainingOptions& o = job.options;
+  const bool last = stage == job.layout.pipeline - 1;
+  const std::vector<Weight> weights = stage_weights(job, stage);
+  const std::int64_t h = m.hidden_size;
+  std::vector<ResidentItem> items;
+  const auto add = [&](std::string name, Bytes bytes, std::string source,
+                       ResidentSince since = ResidentSince::kStart, bool calibrated = false) {
+    if (bytes.value > 0) {
+      items.push_back({std::move(name), bytes, since, std::move(source), calibrated});
+    }
+  };
+
+  Bytes parameters;
+  Bytes gradients;
+  Bytes main_parameters;
+  Bytes moments;
+  for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
+    parameters += fresh_block(kBf16 * buffer.parameters);
+    gradients += fresh_block(o.optimizer.main_grad_bytes * buffer.parameters);
+    for (std::int64_t piece : buffer.owned_pieces) {
+      main_parameters += fresh_block(o.optimizer.main_param_bytes * piece);
+      moments += Bytes(round_up(o.optimizer.exp_avg_bytes * piece, 512) +
+                       round_up(o.optimizer.exp_avg_sq_bytes * piece, 512));
+    }
+  }
+  add("parameters (bf16)", parameters, "Megatron param_and_grad_buffer.py");
+  add("gradient buffer", gradients, "Megatron param_and_grad_buffer.py");
+  add("main parameters", main_parameters, "Megatron distrib_optimizer.py");
+  add("optimizer moments", moments, "TE FusedAdam, first step", ResidentSince::kOptimizerStep);
+
+  if (o.gradient_accumulation_fusion) {
+    add("dummy weight gradients", Bytes(dummy_gradients(job, weights)), "TE module/base.py");
+    if (last && !makes_temporary_output_gradient(job.versions)) {
+      const std::int64_t vocabulary = m.padded_vocab_size(job.layout.tensor) / job.layout.tensor;
+      add("output layer's dummy gradient", fresh_block(kBf16 * vocabulary * h),
+          "Megatron tensor_parallel/layers.py");
+    }
+  }
+
+  const AllocatorConstants& libraries = profile.allocator_for(job.versions.dtk);
+  const auto layers = job.layout.stage_layers(stage, m.num_layers);
+  bool has_moe = false;
+  for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) has_moe |= m.is_moe(layer);
+  add("GEMM workspace (TE)", from_mib(libraries.te_base_workspace_mib.value),
+      libraries.te_base_workspace_mib.source, ResidentSince::kStart,
+      libraries.te_base_workspace_mib.kind == NumberKind::kAssumed);
+  if (has_moe) {
+    add("grouped GEMM workspaces (TE)",
+        from_mib(libraries.te_grouped_workspace_mib.value * libraries.te_grouped_streams.value),
+        libraries.te_grouped_workspace_mib.source, ResidentSince::kStart,
+        libraries.te_grouped_workspace_mib.kind == NumberKind::kAssumed);
+    if (libraries.moe_stage_unexplained_mib) {
+      add("unexplained on stages with experts",
+          from_mib(libraries.moe_stage_unexplained_mib->value),
+          libraries.moe_stage_unexplained_mib->source, ResidentSince::kStart, true);
+    }
+  }
+  // Fused gather-GEMM kernels bring their own buffers, which the allocator does not see.
+  if (last && o.linear_impl == LinearImpl::kDefault) {
+    // torch.matmul of the output layer: one handle for the forward's thread, one for autograd's.
+    add("GEMM workspaces (PyTorch)", from_mib(2 * libraries.torch_workspace_mib.value),
+        libraries.torch_workspace_mib.source);
+    if (job.layout.splits_sequence()) {
+      add("gathered input of the output layer", fresh_block(kBf16 * rank_tokens(job) * h),
+          "Megatron GlobalMemoryBuffer \"mpu\"");
+    }
+  }
+
+  const std::int64_t s = job.rank_sequence();
+  const std::int64_t rope_dim = m.attention.kind == AttentionKind::kMultiLatent
+                                    ? m.attention.qk_pos_emb_head_dim
+                                    : m.attention.head_dim;
+  if (m.attention.kind == AttentionKind::kMultiLatent) {
+    // Each layer's module caches frequencies in fp32 and cos, sin in bf16.
+    add("rotary caches", Bytes(layers.size() * s * rope_dim * (kFp32 + 2 * kBf16)),
+        "Megatron yarn_rotary_pos_embedding.py");
+  } else if (m.position_embedding == PositionEmbedding::kRope) {
+    add("rotary cache", Bytes(kFp32 * s * rope_dim), "Megatron rotary_pos_embedding.py");
+  }
+  return items;
+}
+
+}  // namespace tidemark

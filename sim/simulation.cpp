@@ -1,0 +1,153 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/flops.h"
+#include "models/gradient_buffers.h"
+#include "models/parameters.h"
+
+namespace tidemark {
+namespace {
+
+// Catches when the operator of each stage's peak starts, and passes everything on.
+class PeakWatch : public Recorder {
+ public:
+  struct Moment {
+    std::int32_t step = -1;
+    std::int32_t op = -1;  // position in the slot's operators; data-parallel ones not counted
+    std::int64_t lane = 0;
+    std::int64_t time_ns = 0;
+  };
+
+  PeakWatch(std::vector<Moment> moments, Recorder* next)
+      : moments_(std::move(moments)), next_(next) {}
+
+  void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram& slot,
+                   std::span<const std::int64_t> start,
+                   std::span<const std::int64_t> end) override {
+    Moment& m = moments_[static_cast<std::size_t>(stage)];
+    if (step == m.step) {
+      if (op == 0) seen_ = 0;
+      if (slot.ops[static_cast<std::size_t>(op)].operator_index >= 0 && seen_++ == m.op) {
+        m.time_ns = start[static_cast<std::size_t>(m.lane)];
+      }
+    }
+    if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
+  }
+  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+                   std::span<const std::int64_t> end) override {
+    Moment& m = moments_[static_cast<std::size_t>(stage)];
+    if (step == m.step) m.time_ns = start[static_cast<std::size_t>(m.lane)];
+    if (next_ != nullptr) next_->on_exchange(stage, step, start, end);
+  }
+
+  const std::vector<Moment>& moments() const { return moments_; }
+
+ private:
+  std::vector<Moment> moments_;
+  Recorder* next_;
+  std::int32_t seen_ = 0;
+};
+
+StageResult stage_memory(const Job& job, const HardwareProfile& profile, const Program& program,
+                         const LaneRows& rows, std::int32_t stage) {
+  StageResult out;
+  const OperatorGraph& graph = program.stages[static_cast<std::size_t>(stage)].graph;
+  out.parameters = count_parameters(stage_weights(job, stage)).total();
+  for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
+    out.optimizer_parameters += buffer.owned();
+  }
+  out.in_flight_peak = peak_in_flight(program.schedule, stage);
+  out.resident = resident_memory(job, profile, stage);
+  for (const ResidentItem& item : out.resident) {
+    out.resident_bytes += item.bytes;
+    if (item.since == ResidentSince::kOptimizerStep) out.moment_bytes += item.bytes;
+  }
+  out.sequence = build_memory_sequence(graph, program.schedule, stage);
+  out.memory = profile_memory(job, graph, out.sequence, rows);
+  out.carried_over = out.memory.carried_over;
+  const auto hottest =
+      std::max_element(out.memory.lanes.begin(), out.memory.lanes.end(),
+                       [](const LanePeak& a, const LanePeak& b) { return a.bytes < b.bytes; });
+  out.hottest_lane = hottest - out.memory.lanes.begin();
+  return out;
+}
+
+}  // namespace
+
+Bytes StageResult::lane_peak(std::int64_t lane) const {
+  return resident_bytes + memory.lanes[static_cast<std::size_t>(lane)].bytes;
+}
+
+Bytes StageResult::peak_allocated() const {
+  return std::max(lane_peak(hottest_lane), peak_allocated_first_iteration());
+}
+
+Bytes StageResult::peak_allocated_first_iteration() const {
+  Bytes activations;
+  for (const LanePeak& lane : memory.lanes) {
+    activations = std::max(activations, lane.first_iteration);
+  }
+  return std::max(resident_bytes - moment_bytes + activations, allocated_after_iteration());
+}
+
+std::int64_t SimulationResult::tightest_stage() const {
+  const auto it = std::max_element(stages.begin(), stages.end(),
+                                   [](const StageResult& a, const StageResult& b) {
+                                     return a.peak_allocated() < b.peak_allocated();
+                                   });
+  return it - stages.begin();
+}
+
+Bytes SimulationResult::headroom() const {
+  return capacity - reserved_outside -
+         stages[static_cast<std::size_t>(tightest_stage())].peak_allocated();
+}
+
+Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
+                    Recorder* recorder) {
+  Simulation out{build_program(job, profile), LaneRows(job, routing), {}};
+  SimulationResult& r = out.result;
+  r.capacity = profile.capacity();
+  if (profile.context_gib) {
+    r.reserved_outside = Bytes(
+        static_cast<std::int64_t>(profile.context_gib->value * static_cast<double>(kGiB.value)));
+  }
+  std::vector<PeakWatch::Moment> moments;
+  for (std::int32_t stage = 0; stage < std::ssize(out.program.stages); ++stage) {
+    r.stages.push_back(stage_memory(job, profile, out.program, out.rows, stage));
+    const StageResult& s = r.stages.back();
+    const LanePeak& peak = s.memory.lanes[static_cast<std::size_t>(s.hottest_lane)];
+    PeakWatch::Moment moment;
+    moment.lane = s.hottest_lane;
+    if (peak.event >= 0) {
+      const MemoryEvent& e = s.sequence.events[static_cast<std::size_t>(peak.event)];
+      moment.step = e.step;
+      moment.op = e.op;
+    }
+    moments.push_back(moment);
+  }
+  PeakWatch watch(std::move(moments), recorder);
+  UnitTimes times = run_unit(out.program, out.rows, &watch);
+
+  std::int64_t in_slots = 0;
+  for (std::size_t stage = 0; stage < r.stages.size(); ++stage) {
+    r.stages[stage].peak_time_ns = watch.moments()[stage].time_ns;
+    in_slots += times.stages[stage].slots_ns;
+    r.stages[stage].times = std::move(times.stages[stage]);
+  }
+  const double seconds = static_cast<double>(times.iteration_ns) * 1e-9;
+  r.iteration.time_ns = times.iteration_ns;
+  r.iteration.tokens = job.tokens_per_iteration();
+  r.iteration.model_flops = model_flops_per_iteration(job);
+  r.iteration.tflops_per_card = static_cast<double>(r.iteration.model_flops) / seconds /
+                                static_cast<double>(job.layout.cards) * 1e-12;
+  r.iteration.mfu = r.iteration.tflops_per_card / profile.peak_bf16_tflops.value;
+  r.iteration.bubble_fraction =
+      1.0 - static_cast<double>(in_slots) /
+                (static_cast<double>(times.pipeline_ns) * static_cast<double>(r.stages.size()));
+  return out;
+}
+
+}  // namespace tidemark

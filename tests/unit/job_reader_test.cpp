@@ -1,0 +1,208 @@
+#include "models/job_reader.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/input_error.h"
+
+namespace tidemark {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A mixture of experts on 8 cards with nothing but what is required.
+nlohmann::json small_job() {
+  return nlohmann::json::parse(R"({
+    "schema_version": 1, "name": "small", "hardware": "bw1000",
+    "frameworks": {"megatron_core": "0.13", "transformer_engine": "1.13", "dtk": "25.04"},
+    "model": {"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 16, "kv_channels": 64,
+              "ffn_hidden_size": 4096, "vocab_size": 1000,
+              "num_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 512,
+              "moe_layer_freq": "[0]*1+[1]*3"},
+    "parallel": {"world_size": 8, "expert_model_parallel_size": 4},
+    "batch": {"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 2048}})");
+}
+
+std::string error_of(const nlohmann::json& json) {
+  try {
+    job_from_json(json, "job.json");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+nlohmann::json again(const Job& job) { return nlohmann::json::parse(to_json(job).dump()); }
+
+TEST(JobReader, ReadsSectionsAndDefaults) {
+  const Job job = job_from_json(small_job(), "job.json");
+  EXPECT_EQ(job.source, "job.json");
+  EXPECT_EQ(job.versions.megatron_core, (Version{0, 13}));
+  EXPECT_EQ(*job.versions.dtk, (Version{25, 4}));
+  EXPECT_EQ(job.model.attention.num_query_groups, 16);
+  EXPECT_THAT(job.model.moe_layer, ElementsAre(false, true, true, true));
+  EXPECT_EQ(job.model.activation, Activation::kSwiglu);
+  EXPECT_EQ(job.layout.tensor, 1);
+  EXPECT_EQ(job.options.optimizer.main_param_bytes, 4);
+  EXPECT_TRUE(job.options.gradient_accumulation_fusion);
+}
+
+TEST(JobReader, TakesTheLayerPatternInThreeForms) {
+  for (const nlohmann::json& form :
+       {nlohmann::json("([0]*1+[1]*3)"), nlohmann::json({0, 1, 1, 1})}) {
+    nlohmann::json json = small_job();
+    json["model"]["moe_layer_freq"] = form;
+    EXPECT_THAT(job_from_json(json, "").model.moe_layer, ElementsAre(false, true, true, true));
+  }
+  nlohmann::json json = small_job();
+  json["model"]["moe_layer_freq"] = 2;
+  EXPECT_THAT(job_from_json(json, "").model.moe_layer, ElementsAre(true, false, true, false));
+  json["model"]["moe_layer_freq"] = {0, 1, 1};
+  EXPECT_THAT(error_of(json), HasSubstr("/model/moe_layer_freq: [0,1,1], expected an integer"));
+}
+
+TEST(JobReader, RoundTripIsExact) {
+  // Every field away from its default.
+  Job job = job_from_json(small_job(), "job.json");
+  job.model.name = "tiny";
+  job.model.attention.num_query_groups = 8;
+  job.model.attention.qk_layernorm = true;
+  job.model.attention.add_qkv_bias = true;
+  job.model.moe->shared_ffn_hidden_size = 256;
+  job.model.moe->shared_expert_gate = true;
+  job.model.moe->expert_bias = true;
+  job.model.moe->sigmoid_scores = true;
+  job.model.activation = Activation::kGelu;
+  job.model.normalization = Normalization::kLayerNorm;
+  job.model.position_embedding = PositionEmbedding::kLearned;
+  job.model.add_bias_linear = true;
+  job.model.untie_embeddings_and_output_weights = false;
+  job.model.max_position_embeddings = 2048;
+  job.model.make_vocab_size_divisible_by = 64;
+  job.layout.tensor = 2;
+  job.layout.sequence_parallel = true;
+  job.layout.pipeline = 1;
+  job.layout.expert_tensor = 2;
+  job.options.optimizer = {true, 2, 2, 1, 2};
+  job.options.gradient_accumulation_fusion = false;
+  job.options.overlap_grad_reduce = true;
+  job.options.overlap_param_gather = true;
+  job.options.ddp_bucket_size = 40'000'000;
+  job.options.check_for_nan_in_loss_and_grad = false;
+  job.options.cross_entropy = CrossEntropy::kTransformerEngine;
+  job.options.linear_impl = LinearImpl::kFluxKeepGather;
+  job.options.cp_comm = ContextParallelComm::kAllToAll;
+  job.options.apply_rope_fusion = false;
+  job.options.create_attention_mask_in_dataloader = false;
+  job.options.hidden_dropout = 0.1;
+  job.options.moe_permute_fusion = true;
+  job.options.moe_router_fusion = true;
+  job.options.moe_router_fp32 = true;
+  job.options.moe_aux_loss = true;
+  job.options.moe_expert_capacity_factor = 1.25;
+  job.options.moe_pad_expert_input_to_capacity = true;
+  job.options.moe_shared_expert_overlap = true;
+  job.options.moe_router_force_load_balancing = true;
+  job.options.quantize_comm_bits = 8;
+  const Job back = job_from_json(again(job), "job.json");
+  EXPECT_EQ(to_json(back), to_json(job));
+  EXPECT_EQ(back.model.moe_layer, job.model.moe_layer);
+  EXPECT_EQ(back.options.optimizer.exp_avg_bytes, 1);
+  EXPECT_DOUBLE_EQ(back.options.hidden_dropout, 0.1);
+  EXPECT_EQ(*back.versions.dtk, *job.versions.dtk);
+}
+
+TEST(JobReader, RoundTripOfMultiLatentAttention) {
+  nlohmann::json json = small_job();
+  json["model"].erase("kv_channels");
+  json["model"].update({{"multi_latent_attention", true},
+                        {"q_lora_rank", 384},
+                        {"kv_lora_rank", 128},
+                        {"qk_head_dim", 64},
+                        {"qk_pos_emb_head_dim", 32},
+                        {"v_head_dim", 48}});
+  const Job job = job_from_json(json, "");
+  EXPECT_EQ(job.model.attention.query_dim(), 64 + 32);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+}
+
+TEST(JobReader, ListsAllViolationsTogether) {
+  nlohmann::json json = small_job();
+  json["model"].erase("hidden_size");
+  json["model"]["num_layers"] = -1;
+  json["batch"]["seq_length"] = "long";
+  json["options"]["cross_entropy"] = "fast";
+  json["frameworks"]["megatron_core"] = "new";
+  const std::string error = error_of(json);
+  for (const char* text :
+       {"job.json: /model/hidden_size: missing",
+        "/model/num_layers: -1, expected an integer from 1",
+        "/batch/seq_length: \"long\", expected an integer",
+        "/options/cross_entropy: \"fast\", expected one of \"unfused\" \"native\" \"te\"",
+        "/frameworks/megatron_core: \"new\", expected a version"}) {
+    EXPECT_THAT(error, HasSubstr(text));
+  }
+}
+
+TEST(JobReader, RefusesUnknownKeysWithTheNearestKnownOne) {
+  nlohmann::json json = small_job();
+  json["parallel"]["tensor_model_paralel_size"] = 2;
+  EXPECT_THAT(error_of(json), HasSubstr("/parallel/tensor_model_paralel_size: unknown key"));
+  EXPECT_THAT(error_of(json), HasSubstr("did you mean \"tensor_model_parallel_size\"?"));
+}
+
+TEST(JobReader, RulesAcrossSectionsPointIntoTheirSection) {
+  nlohmann::json json = small_job();
+  json["parallel"]["tensor_model_parallel_size"] = 3;
+  json["batch"]["global_batch_size"] = 17;
+  json["model"]["num_query_groups"] = 16;
+  const std::string error = error_of(json);
+  EXPECT_THAT(error, HasSubstr("job.json: /parallel/tensor_model_parallel_size: 3, expected"));
+  json["parallel"]["tensor_model_parallel_size"] = 1;
+  EXPECT_THAT(error_of(json), HasSubstr("/batch/global_batch_size: 8, expected a divisor"));
+  json["batch"]["global_batch_size"] = 16;
+  json["options"]["moe_shared_expert_overlap"] = true;
+  EXPECT_THAT(error_of(json), HasSubstr("/options/moe_shared_expert_overlap: true"));
+  json["model"]["moe_router_topk"] = 9;
+  EXPECT_THAT(error_of(json), HasSubstr("/model/moe_router_topk: 9, expected from 1"));
+}
+
+TEST(JobReader, ExpertKeysNeedANumberOfExperts) {
+  nlohmann::json json = small_job();
+  json["model"].erase("num_experts");
+  EXPECT_THAT(error_of(json), HasSubstr("/model/num_experts: missing"));
+}
+
+TEST(JobReader, RefusesAnotherSchemaAndAFileThatIsCutOff) {
+  nlohmann::json json = small_job();
+  json["schema_version"] = 2;
+  EXPECT_THAT(error_of(json), HasSubstr("/schema_version: 2"));
+  EXPECT_THAT(error_of(nlohmann::json::array()), HasSubstr("expected an object"));
+
+  const auto path = std::filesystem::path(testing::TempDir()) / "cut.json";
+  const std::string whole = small_job().dump(1);
+  std::ofstream(path) << whole.substr(0, whole.size() / 2);
+  try {
+    read_job(path);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("truncated"));
+  }
+}
+
+TEST(ParseVersion, TakesTheFirstTwoNumbers) {
+  EXPECT_EQ(parse_version("0.13.0"), (Version{0, 13}));
+  EXPECT_EQ(parse_version("2.10.dev0+abc"), (Version{2, 10}));
+  EXPECT_EQ(parse_version("25.04"), (Version{25, 4}));
+  for (const char* text : {"", "13", "v0.13", "0.", "-1.2"}) {
+    EXPECT_FALSE(parse_version(text).has_value()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace tidemark

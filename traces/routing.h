@@ -1,0 +1,45 @@
+// How many token-expert rows each expert receives: counts[microbatch][MoE layer][expert] of one
+// unit (all cards of one expert-parallel group) in one iteration.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/job.h"
+
+namespace tidemark {
+
+struct RoutingCounts {
+  std::int64_t microbatches = 0;
+  std::int64_t moe_layers = 0;
+  std::int64_t experts = 0;
+  std::vector<std::int64_t> counts;  // [microbatch][moe layer][expert]
+
+  std::int64_t at(std::int64_t microbatch, std::int64_t layer, std::int64_t expert) const {
+    return counts[static_cast<std::size_t>((microbatch * moe_layers + layer) * experts + expert)];
+  }
+};
+
+// Every expert receives the same (the first experts one more where it does not divide).
+RoutingCounts balanced_routing(const Job& job);
+
+// Rows that each lane's experts compute on: rows[microbatch][MoE layer][lane]. Lanes that split the
+// same experts (ETP) see the same rows; where a unit holds several expert groups, senders are
+// uniform and each group gets its share.
+class LaneRows {
+ public:
+  LaneRows(const Job& job, const RoutingCounts& counts);
+
+  // `moe_layer` counts MoE layers of the whole model from 0.
+  const std::int64_t* at(std::int64_t microbatch, std::int64_t moe_layer) const {
+    return rows_.data() + (microbatch * moe_layers_ + moe_layer) * lanes_;
+  }
+  std::int64_t lanes() const { return lanes_; }
+
+ private:
+  std::int64_t lanes_ = 0;
+  std::int64_t moe_layers_ = 0;
+  std::vector<std::int64_t> rows_;
+};
+
+}  // namespace tidemark
