@@ -21,6 +21,10 @@ struct Version {
   int minor = 0;
   friend constexpr auto operator<=>(Version, Version) = default;
   std::string text() const { return std::to_string(major) + "." + std::to_string(minor); }
+  // DTK counts years and months: "25.04".
+  std::string year_month() const {
+    return std::to_string(major) + (minor < 10 ? ".0" : ".") + std::to_string(minor);
+  }
 };
 
 // Which sources decide what is kept. Rules ask for versions, never for a run.

@@ -378,7 +378,7 @@ nlohmann::ordered_json to_json(const Job& job) {
   j["hardware"] = job.hardware;
   j["frameworks"] = {{"megatron_core", job.versions.megatron_core.text()},
                      {"transformer_engine", job.versions.transformer_engine.text()}};
-  if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->text();
+  if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->year_month();
   j["model"] = model_to_json(job.model);
   j["parallel"] = parallel_to_json(job.layout);
   j["batch"] = {{"micro_batch_size", job.batch.micro_batch_size},

@@ -30,12 +30,6 @@ struct MegatronArguments {
 // Throws: InputError when the file cannot be read, holds no arguments, or a flag lacks its value.
 MegatronArguments read_megatron_arguments(const std::filesystem::path& path);
 
-// A bash script or a list of flags. Variables, arrays, `${X:-default}` and `$((integer
-// arithmetic))` are substituted; conditions are not evaluated, so that the last branch stands (with
-// a warning); the environment and other files are not consulted. What stays unknown is kept as
-// written ("$1").
-MegatronArguments arguments_from_script(std::string_view text, const std::string& file);
-
 // One object, name -> value. Names may be flags (`--no-rope-fusion`: true or "").
 MegatronArguments arguments_from_json(const nlohmann::json& object, const std::string& file);
 

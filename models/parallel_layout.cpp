@@ -56,6 +56,11 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
     }
     return true;
   };
+  const auto multiple = [&](const std::string& key, std::int64_t value, std::int64_t unit,
+                            const std::string& what) {
+    if (value % unit != 0) refuse(key, text(value), "a multiple of " + what + " = " + text(unit));
+    return value % unit == 0;
+  };
   const std::int64_t tp = layout.tensor;
   divides("tensor_model_parallel_size", tp, model.attention.num_heads, "num_attention_heads");
   if (model.attention.kind == AttentionKind::kGrouped) {
@@ -77,8 +82,8 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
             "the sequence of one context-parallel rank");
   }
   if (layout.context > 1) {
-    divides("context_parallel_size", 2 * layout.context, batch.seq_length,
-            "seq_length (two chunks a rank; the divisor is 2 * context_parallel_size)");
+    multiple("seq_length", batch.seq_length, 2 * layout.context,
+             "two chunks a rank, 2 * context_parallel_size");
   }
   if (model.moe && model.num_moe_layers() > 0) {
     divides("expert_model_parallel_size", layout.expert, model.moe->num_experts, "num_experts");
@@ -95,18 +100,18 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
   } else if (layout.expert > 1) {
     refuse("expert_model_parallel_size", text(layout.expert), "1 for a model without experts");
   }
-  const bool dense_cards = divides("world_size", tp * layout.context * layout.pipeline,
-                                   layout.cards, "world_size (the divisor is TP * CP * PP)");
-  divides("world_size", layout.pipeline * layout.expert * layout.expert_tensor, layout.cards,
-          "world_size (the divisor is PP * EP * ETP)");
+  const bool dense_cards =
+      multiple("world_size", layout.cards, tp * layout.context * layout.pipeline, "TP * CP * PP");
+  multiple("world_size", layout.cards, layout.pipeline * layout.expert * layout.expert_tensor,
+           "PP * EP * ETP");
   const std::int64_t lanes = layout.lanes_per_stage();
   if (lanes % (tp * layout.context) != 0 || lanes % (layout.expert * layout.expert_tensor) != 0) {
     refuse("expert_model_parallel_size", text(layout.expert),
            "EP * ETP and TP * CP of which one divides the other");
   }
   if (dense_cards) {
-    divides("global_batch_size", batch.micro_batch_size * layout.data(), batch.global_batch_size,
-            "global_batch_size (the divisor is micro_batch_size * DP)");
+    multiple("global_batch_size", batch.global_batch_size, batch.micro_batch_size * layout.data(),
+             "micro_batch_size * DP");
   }
 
   std::int64_t others = layout.pipeline;

@@ -154,6 +154,9 @@ void list_missing(TrainingLog& log) {
 FrameworkVersions TrainingLog::versions() const {
   FrameworkVersions v;
   v.megatron_core = megatron_core.value_or(v.megatron_core);
+  // The vendor ships its Transformer Engine with DTK. Releases before 26.04 keep no dummy weight
+  // gradients (the DeepSeek-V3 log on 25.04), as upstream before 2.3.
+  if (dtk && *dtk < Version{26, 4}) v.transformer_engine = {2, 2};
   v.transformer_engine = transformer_engine.value_or(v.transformer_engine);
   v.dtk = dtk;
   return v;

@@ -164,7 +164,7 @@ TEST(JobReader, RulesAcrossSectionsPointIntoTheirSection) {
   const std::string error = error_of(json);
   EXPECT_THAT(error, HasSubstr("job.json: /parallel/tensor_model_parallel_size: 3, expected"));
   json["parallel"]["tensor_model_parallel_size"] = 1;
-  EXPECT_THAT(error_of(json), HasSubstr("/batch/global_batch_size: 8, expected a divisor"));
+  EXPECT_THAT(error_of(json), HasSubstr("/batch/global_batch_size: 17, expected a multiple"));
   json["batch"]["global_batch_size"] = 16;
   json["options"]["moe_shared_expert_overlap"] = true;
   EXPECT_THAT(error_of(json), HasSubstr("/options/moe_shared_expert_overlap: true"));

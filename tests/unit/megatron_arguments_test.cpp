@@ -1,3 +1,4 @@
+#include "models/launch_script.h"
 #include "models/megatron_arguments.h"
 
 #include <filesystem>

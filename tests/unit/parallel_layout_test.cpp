@@ -112,15 +112,17 @@ TEST(ValidateLayout, CardsAndBatchDivide) {
   ParallelLayout l = layout_1024();
   l.cards = 1000;
   EXPECT_THAT(errors(deepseek_v3(), l, kBatch), HasSubstr("TP * CP * PP"));
-  EXPECT_THAT(errors(deepseek_v3(), layout_1024(), {1, 2047, 4096}),
-              HasSubstr("/global_batch_size: 32, expected a divisor of global_batch_size"));
+  EXPECT_THAT(
+      errors(deepseek_v3(), layout_1024(), {1, 2047, 4096}),
+      HasSubstr("/global_batch_size: 2047, expected a multiple of micro_batch_size * DP = 32"));
 }
 
 TEST(ValidateLayout, ContextParallelCutsTheSequenceTwiceARank) {
   ParallelLayout l = layout_1024();
   l.context = 4;
   EXPECT_THAT(errors(deepseek_v3(), l, {1, 2048, 4096}), IsEmpty());
-  EXPECT_THAT(errors(deepseek_v3(), l, {1, 2048, 4092}), HasSubstr("/context_parallel_size: 8"));
+  EXPECT_THAT(errors(deepseek_v3(), l, {1, 2048, 4092}),
+              HasSubstr("/seq_length: 4092, expected a multiple of"));
 }
 
 TEST(ValidateLayout, ExpertsWithTensorParallelNeedSequenceParallel) {
