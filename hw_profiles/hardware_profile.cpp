@@ -237,6 +237,12 @@ HardwareProfile load_hardware_profile(const std::string& name_or_path) {
     profile.gemm_tile.rows = sourced_count(inner, "rows");
     profile.gemm_tile.columns = sourced_count(inner, "columns");
   });
+  json.object("auto_attention", [&](JsonReader& inner) {
+    const std::string backend = inner.choice("backend", {"flash", "fused"});
+    profile.auto_attention.backend =
+        backend == "fused" ? AttentionBackend::kFused : AttentionBackend::kFlash;
+    profile.auto_attention.source = inner.string("source");
+  });
   require_one(json, "operators", "efficiency");
   json.optional_object("efficiency", [&](JsonReader& inner) {
     profile.efficiency = KernelEfficiency{sourced(inner, "gemm"), sourced(inner, "grouped_gemm"),

@@ -132,6 +132,12 @@ struct CollectiveTable {
   std::vector<CollectiveRow> rows;
 };
 
+// What Transformer Engine's attention backend "auto" runs on this platform.
+struct AutoAttention {
+  AttentionBackend backend = AttentionBackend::kFlash;
+  std::string source;
+};
+
 struct HardwareProfile {
   std::string name;
   std::string description;
@@ -151,6 +157,7 @@ struct HardwareProfile {
   // the collective's kernel holds.
   SourcedNumber compute_slowdown_under_collective;
   GemmTile gemm_tile;
+  AutoAttention auto_attention;
   std::optional<KernelEfficiency> efficiency;  // exactly one of these two
   std::optional<OperatorTable> operators;
   std::optional<Fabric> fabric;  // and of these two

@@ -37,6 +37,13 @@ CollectiveWork context_collective(Collective op, std::int64_t bytes) {
   return {op, Group::kContext, {bytes, 0}, {bytes, 0}, 1};
 }
 
+// A copy between [sequence, batch, ..] and [batch, sequence, ..]; free where one of them is 1 long.
+StorageId transpose_batch(GraphBuilder& g, const std::string& name, StorageId input) {
+  const std::int64_t bytes = g.bytes_of(input);
+  const Size traffic{2 * bytes, 0};
+  return elementwise(g, {name, {bytes, 0}, traffic, traffic}, input);
+}
+
 // All-to-all context parallelism trades the sequence split for a split of heads (Ulysses).
 StorageId exchange_heads(GraphBuilder& g, const std::string& name, StorageId input) {
   const std::int64_t bytes = g.bytes_of(input);
@@ -203,6 +210,14 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
     key = exchange_heads(g, "core_attention.key_all_to_all", key);
     value = exchange_heads(g, "core_attention.value_all_to_all", value);
   }
+  // TE FlashAttention.forward: x.transpose(0, 1).contiguous() of its operands and its result.
+  const bool transposes =
+      job.options.attention_backend == AttentionBackend::kFlash && job.batch.micro_batch_size > 1;
+  if (transposes) {
+    query = transpose_batch(g, "core_attention.query_batch_first", query);
+    key = transpose_batch(g, "core_attention.key_batch_first", key);
+    value = transpose_batch(g, "core_attention.value_batch_first", value);
+  }
   const StorageId out = g.storage("core_attention.output", kBf16 * tokens * w.output);
   const StorageId lse = g.storage("core_attention.logsumexp", kFp32 * tokens * heads);
 
@@ -247,7 +262,9 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
     b.add_gradient(key, dk);
     b.add_gradient(value, dv);
   });
-  return exchanges ? exchange_heads(g, "core_attention.output_all_to_all", out) : out;
+  const StorageId result =
+      transposes ? transpose_batch(g, "core_attention.output_sequence_first", out) : out;
+  return exchanges ? exchange_heads(g, "core_attention.output_all_to_all", result) : result;
 }
 
 StorageId grouped_attention(GraphBuilder& g, StorageId input) {

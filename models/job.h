@@ -43,6 +43,11 @@ enum class LinearImpl {
   kFluxKeepGather,  // vendor's fused gather-GEMM; the gathered input is saved for backward
 };
 
+// Which kernels Transformer Engine runs. kAuto is what it picks on the platform, see
+// sim/simulation.h; flash-attn wants [batch, sequence, ..] and so copies when a microbatch has more
+// than one sequence, cuDNN's fused attention takes Megatron's [sequence, batch, ..] as it is.
+enum class AttentionBackend { kAuto, kFlash, kFused };
+
 enum class ContextParallelComm { kPointToPoint, kAllToAll };
 
 struct OptimizerOptions {
@@ -63,6 +68,7 @@ struct TrainingOptions {
   bool check_for_nan_in_loss_and_grad = true;
   CrossEntropy cross_entropy = CrossEntropy::kUnfused;
   LinearImpl linear_impl = LinearImpl::kDefault;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
   ContextParallelComm cp_comm = ContextParallelComm::kPointToPoint;
   bool apply_rope_fusion = true;
   bool create_attention_mask_in_dataloader = true;

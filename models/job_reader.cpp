@@ -38,6 +38,9 @@ const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"}
                                              {CrossEntropy::kTransformerEngine, "te"}};
 const Names<LinearImpl> kLinears = {{LinearImpl::kDefault, "default"},
                                     {LinearImpl::kFluxKeepGather, "flux_keep_gather"}};
+const Names<AttentionBackend> kAttentionBackends = {{AttentionBackend::kAuto, "auto"},
+                                                    {AttentionBackend::kFlash, "flash"},
+                                                    {AttentionBackend::kFused, "fused"}};
 const Names<ContextParallelComm> kContextComms = {{ContextParallelComm::kPointToPoint, "p2p"},
                                                   {ContextParallelComm::kAllToAll, "a2a"}};
 
@@ -194,6 +197,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "check_for_nan_in_loss_and_grad", o.check_for_nan_in_loss_and_grad);
   read_choice(in, "cross_entropy", kCrossEntropies, o.cross_entropy);
   read_choice(in, "parallel_linear_impl", kLinears, o.linear_impl);
+  read_choice(in, "attention_backend", kAttentionBackends, o.attention_backend);
   read_choice(in, "cp_comm_type", kContextComms, o.cp_comm);
   read_switch(in, "apply_rope_fusion", o.apply_rope_fusion);
   read_switch(in, "create_attention_mask_in_dataloader", o.create_attention_mask_in_dataloader);
@@ -313,6 +317,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["check_for_nan_in_loss_and_grad"] = o.check_for_nan_in_loss_and_grad;
   j["cross_entropy"] = name_of(kCrossEntropies, o.cross_entropy);
   j["parallel_linear_impl"] = name_of(kLinears, o.linear_impl);
+  j["attention_backend"] = name_of(kAttentionBackends, o.attention_backend);
   j["cp_comm_type"] = name_of(kContextComms, o.cp_comm);
   j["apply_rope_fusion"] = o.apply_rope_fusion;
   j["create_attention_mask_in_dataloader"] = o.create_attention_mask_in_dataloader;

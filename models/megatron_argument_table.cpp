@@ -25,7 +25,7 @@ constexpr std::string_view kModelledSwitches = R"(
 
 // `nnodes` and `nproc_per_node` are torchrun's: together they are the world size.
 constexpr std::string_view kModelledValues = R"(
-  context_parallel_size cross_entropy_fusion_impl data_parallel_size ddp_bucket_size
+  attention_backend context_parallel_size cross_entropy_fusion_impl data_parallel_size ddp_bucket_size
   decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers exp_avg_dtype
   exp_avg_sq_dtype expert_model_parallel_size expert_tensor_parallel_size extra_vocab_size
   ffn_hidden_size global_batch_size hidden_dropout hidden_size kv_channels kv_lora_rank
@@ -240,8 +240,6 @@ constexpr NotModelled kNotModelled[] = {
     {"account_for_loss_in_pipeline_split", Arity::kSwitch, ""},
     {"activation_func_clamp_value", Arity::kValue, ""},
     {"apply_residual_connection_post_layernorm", Arity::kSwitch, ""},
-    {"attention_backend", Arity::kValue,
-     "auto flash fused AttnBackend.auto AttnBackend.flash AttnBackend.fused"},
     {"attention_output_gate", Arity::kSwitch, ""},
     {"batch_invariant_mode", Arity::kSwitch, ""},
     {"checkpoint_activations", Arity::kSwitch, ""},

@@ -468,6 +468,15 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
       in.refuse("save_flux_gather_input", "False", "True (gathering again is not modelled)");
     }
   }
+  o.attention_backend =
+      in.choice<AttentionBackend>("attention_backend",
+                                  {{"AttnBackend.auto", AttentionBackend::kAuto},
+                                   {"auto", AttentionBackend::kAuto},
+                                   {"AttnBackend.flash", AttentionBackend::kFlash},
+                                   {"flash", AttentionBackend::kFlash},
+                                   {"AttnBackend.fused", AttentionBackend::kFused},
+                                   {"fused", AttentionBackend::kFused}},
+                                  "auto");
   o.cp_comm = read_context_comm(in, job.layout.context);
   const bool rotary = job.model.position_embedding == PositionEmbedding::kRope ||
                       job.model.position_embedding == PositionEmbedding::kYarn;

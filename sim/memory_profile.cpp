@@ -102,6 +102,25 @@ StageMemory profile_memory(const Job& job, const OperatorGraph& graph,
   return out;
 }
 
+std::vector<Bytes> allocated_after_events(const Job& job, const OperatorGraph& graph,
+                                          const MemorySequence& sequence, const LaneRows& rows,
+                                          std::int64_t lane) {
+  const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
+  const BlockSizes sizes(job, graph, rows);
+  Bytes live;
+  for (StorageId s : sequence.carried_over) live += Bytes(block(graph.storages[s.index()].bytes, 0));
+  std::vector<Bytes> out;
+  out.reserve(sequence.events.size());
+  for (const MemoryEvent& e : sequence.events) {
+    const Size& size = sizes.size(e);
+    const std::int64_t routed = size.per_row == 0 ? 0 : sizes.lane_rows(e, microbatches)[lane];
+    const Bytes bytes(block(size, routed));
+    live += e.allocates ? bytes : -bytes;
+    out.push_back(live);
+  }
+  return out;
+}
+
 std::vector<LiveStorage> live_storages(const Job& job, const OperatorGraph& graph,
                                        const MemorySequence& sequence, const LaneRows& rows,
                                        std::int64_t lane, std::int64_t event) {

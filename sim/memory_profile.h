@@ -27,6 +27,11 @@ struct StageMemory {
 StageMemory profile_memory(const Job& job, const OperatorGraph& graph,
                            const MemorySequence& sequence, const LaneRows& rows);
 
+// What lane `lane` has allocated right after each event of the sequence.
+std::vector<Bytes> allocated_after_events(const Job& job, const OperatorGraph& graph,
+                                          const MemorySequence& sequence, const LaneRows& rows,
+                                          std::int64_t lane);
+
 // One storage (or several of one name) live at a moment.
 struct LiveStorage {
   std::string name;

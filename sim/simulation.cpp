@@ -105,8 +105,16 @@ Bytes SimulationResult::headroom() const {
          stages[static_cast<std::size_t>(tightest_stage())].peak_allocated();
 }
 
-Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
+Job on_platform(Job job, const HardwareProfile& profile) {
+  if (job.options.attention_backend == AttentionBackend::kAuto) {
+    job.options.attention_backend = profile.auto_attention.backend;
+  }
+  return job;
+}
+
+Simulation simulate(const Job& given, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder) {
+  const Job job = on_platform(given, profile);
   Simulation out{build_program(job, profile), LaneRows(job, routing), {}};
   SimulationResult& r = out.result;
   r.capacity = profile.capacity();

@@ -64,6 +64,9 @@ struct Simulation {
   SimulationResult result;
 };
 
+// The job with what it leaves to the platform filled in: the attention backend.
+Job on_platform(Job job, const HardwareProfile& profile);
+
 // Requires: a validated job. `recorder` sees every operator of the run.
 Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder = nullptr);
