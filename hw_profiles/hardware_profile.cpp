@@ -147,6 +147,8 @@ AllocatorConstants read_allocator(JsonReader& json) {
   constants.te_grouped_workspace_mib = sourced(json, "te_grouped_workspace_mib");
   constants.te_grouped_streams = sourced_count(json, "te_grouped_streams");
   constants.torch_workspace_mib = sourced(json, "torch_workspace_mib");
+  constants.collectives_record_streams =
+      json.optional_boolean("collectives_record_streams").value_or(false);
   constants.moe_stage_unexplained_mib = optional_sourced(json, "moe_stage_unexplained_mib");
   return constants;
 }

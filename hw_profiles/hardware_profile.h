@@ -71,6 +71,9 @@ struct AllocatorConstants {
   SourcedNumber te_grouped_streams;
   SourcedNumber torch_workspace_mib;                       // per thread that calls torch.matmul
   std::optional<SourcedNumber> moe_stage_unexplained_mib;  // on every stage with experts
+  // ProcessGroupNCCL runs every collective on its own stream and records its tensors there, so that
+  // their blocks are reused only when the collective is done (PyTorch before 2.7).
+  bool collectives_record_streams = false;
 };
 
 // Rows of operators.csv. `mean_ms` is what the harness printed: see kernel_rates.h for what it is.

@@ -55,7 +55,7 @@ StorageId embedding(GraphBuilder& g) {
   return out;
 }
 
-void loss_head(GraphBuilder& g, StorageId input) {
+StorageId loss_head(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
   const std::int64_t h = job.model.hidden_size;
   const std::int64_t vocabulary = vocabulary_shard(job);
@@ -72,18 +72,20 @@ void loss_head(GraphBuilder& g, StorageId input) {
   // (GlobalMemoryBuffer "mpu"), so it is no storage of a microbatch.
   const CollectiveWork gather{Collective::kAllGather, Group::kTensor, {full, 0}, {full, 0}, 1};
   const StorageId logits = g.storage("output_layer.logits", kBf16 * cells);
-  const StorageId marker = g.storage("output_layer.gathered", 0);
   std::vector<StorageId> operands{normed};
   if (gathers) {
+    const StorageId marker = g.storage("output_layer.gathered", 0);
     g.emit("output_layer.all_gather", gather, Stream::kTensorComm, {normed}, {marker});
     operands = {marker};
   }
   g.emit("output_layer", vocabulary_gemm(job, Pass::kForward), operands, {logits});
   g.on_backward([=](GraphBuilder& b) {
     const StorageId dlogits = b.gradient(logits);
-    const StorageId again = b.storage("output_layer.gathered_again", 0, StorageRole::kTemporary);
+    std::vector<StorageId> reads{dlogits, normed};
     std::int32_t regather = -1;
     if (gathers) {
+      const StorageId again = b.storage("output_layer.gathered_again", 0, StorageRole::kTemporary);
+      reads.push_back(again);
       regather =
           b.emit("output_layer.all_gather_again", gather, Stream::kTensorComm, {normed}, {again});
     }
@@ -111,8 +113,6 @@ void loss_head(GraphBuilder& g, StorageId input) {
       dummies.push_back(
           b.storage("output_layer.dummy_wgrad", kBf16 * vocabulary * h, StorageRole::kTemporary));
     }
-    std::vector<StorageId> reads{dlogits, normed};
-    if (gathers) reads.push_back(again);
     b.emit("output_layer.wgrad", vocabulary_gemm(job, Pass::kBackwardWeight), Stream::kCompute,
            reads, dummies, reduce);
     // Locals of the autograd function's backward.
@@ -131,7 +131,7 @@ void loss_head(GraphBuilder& g, StorageId input) {
       b.emit("cross_entropy.backward", loss_work(Direction::kBackward), {logits, loss}, {logits});
       b.add_gradient(logits, logits);
     });
-    return;
+    return loss;
   }
   const StorageId softmax = g.storage("cross_entropy.softmax", kFp32 * cells);
   std::vector<StorageId> writes{softmax, loss};
@@ -147,6 +147,7 @@ void loss_head(GraphBuilder& g, StorageId input) {
     b.emit("cross_entropy.backward", loss_work(Direction::kBackward), {softmax, loss}, {dlogits});
     b.add_gradient(logits, dlogits);
   });
+  return loss;
 }
 
 }  // namespace tidemark

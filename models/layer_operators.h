@@ -28,10 +28,10 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input);
 // * capacity where every expert's input is padded to its capacity.
 std::int64_t rows_sent(const Job& job);
 
-// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage.
-// Source: core/models/gpt/gpt_model.py, core/tensor_parallel/{layers,cross_entropy}.py,
+// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage. Returns: the
+// loss. Source: core/models/gpt/gpt_model.py, core/tensor_parallel/{layers,cross_entropy}.py,
 // core/fusions/fused_cross_entropy.py, TE cross_entropy.py.
-void loss_head(GraphBuilder& g, StorageId input);
+StorageId loss_head(GraphBuilder& g, StorageId input);
 
 // softmax(q k^T) v without materializing the scores; context parallelism around it.
 // Returns: the attention output, [rank tokens, heads/TP * v dim].

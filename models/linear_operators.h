@@ -61,7 +61,7 @@ bool makes_temporary_weight_gradient(const FrameworkVersions& versions, bool gro
 // get_dummy_wgrad where that exists (core/tensor_parallel/layers.py).
 bool makes_temporary_output_gradient(const FrameworkVersions& versions);
 
-// A matrix product of a linear layer; `parameters` > 0 accumulates into the fp32 gradient buffer.
+// A matrix product of a linear layer; weight gradients go to the job's gradient buffer.
 GemmWork gemm(const Job& job, std::int64_t out, std::int64_t tokens, std::int64_t in, Pass pass);
 
 }  // namespace tidemark

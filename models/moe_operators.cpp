@@ -99,27 +99,28 @@ StorageId permute_rows(GraphBuilder& g, const Permutation& p, StorageId input) {
   return out;
 }
 
-// One direction of an all-to-all of hidden vectors between the expert-parallel cards. Quantized,
-// the autograd function's locals (its input and the 8-bit copies) live until the result exists.
-// Returns: the position of the collective.
+Size scaled(Size size, std::int64_t numerator, std::int64_t denominator) {
+  return {size.fixed * numerator / denominator, size.per_row * numerator / denominator};
+}
+
+// One direction of an all-to-all of hidden vectors between the expert-parallel cards; `send` and
+// `receive` are their bytes in bf16. Quantized, the autograd function's locals (its input and the
+// 8-bit copies) live until the result exists. Returns: the position of the collective.
 std::int32_t exchange_rows(GraphBuilder& g, const MoeSizes& z, const std::string& name,
-                           StorageId input, StorageId output, Size send_rows, Size receive_rows) {
-  const auto scaled = [](Size rows, std::int64_t bytes) {
-    return Size{rows.fixed * bytes, rows.per_row * bytes};
-  };
-  const CollectiveWork work{Collective::kAllToAll, Group::kExpert, scaled(send_rows, z.wire_bytes),
-                            scaled(receive_rows, z.wire_bytes), 1};
+                           StorageId input, StorageId output, Size send, Size receive) {
+  const CollectiveWork work{Collective::kAllToAll, Group::kExpert,
+                            scaled(send, z.wire_bytes, z.row_bytes),
+                            scaled(receive, z.wire_bytes, z.row_bytes), 1};
   if (!g.job().options.quantize_comm_bits) {
     return g.emit(name, work, Stream::kExpertComm, {input}, {output});
   }
   const StorageId packed = g.storage(name + ".quantized", work.send, StorageRole::kTemporary);
   const StorageId arrived =
       g.storage(name + ".arrived_quantized", work.receive, StorageRole::kTemporary);
-  g.emit(name + ".quantize", StreamingWork{scaled(send_rows, z.row_bytes + z.hidden)}, {input},
-         {packed});
+  // Reads bf16 and writes 8 bits, or the other way round.
+  g.emit(name + ".quantize", StreamingWork{scaled(send, 3, 2)}, {input}, {packed});
   const std::int32_t at = g.emit(name, work, Stream::kExpertComm, {packed}, {arrived});
-  g.emit(name + ".dequantize", StreamingWork{scaled(receive_rows, z.row_bytes + z.hidden)},
-         {arrived}, {output});
+  g.emit(name + ".dequantize", StreamingWork{scaled(receive, 3, 2)}, {arrived}, {output});
   g.hold({input, packed});
   return at;
 }
@@ -129,17 +130,13 @@ struct Exchange {
   std::int32_t collective = -1;  // position in the forward list
 };
 Exchange all_to_all(GraphBuilder& g, const MoeSizes& z, const std::string& name, StorageId input,
-                    Size send_rows, Size receive_rows) {
+                    Size send, Size receive) {
   if (g.job().layout.expert == 1) return {input, -1};  // a group of one returns its input
-  const auto bytes = [row_bytes = z.row_bytes](Size rows) {
-    return Size{rows.fixed * row_bytes, rows.per_row * row_bytes};
-  };
-  const StorageId out = g.storage(name + ".output", bytes(receive_rows));
-  const std::int32_t at = exchange_rows(g, z, name, input, out, send_rows, receive_rows);
+  const StorageId out = g.storage(name + ".output", receive);
+  const std::int32_t at = exchange_rows(g, z, name, input, out, send, receive);
   g.on_backward([=](GraphBuilder& b) {
-    const StorageId dx =
-        b.storage(name + ".input_gradient", bytes(send_rows), StorageRole::kGradient);
-    exchange_rows(b, z, name + ".backward", b.gradient(out), dx, receive_rows, send_rows);
+    const StorageId dx = b.storage(name + ".input_gradient", send, StorageRole::kGradient);
+    exchange_rows(b, z, name + ".backward", b.gradient(out), dx, receive, send);
     b.add_gradient(input, dx);
   });
   return {out, at};
@@ -342,15 +339,16 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const bool padded = job.options.moe_pad_expert_input_to_capacity;
   const bool shares = job.model.moe->shared_ffn_hidden_size > 0;
   const bool overlaps = shares && job.options.moe_shared_expert_overlap;
-  const Size sent{z.sent_rows, 0};
   // `rows` counts what the experts of a card compute on; before the gather over ETP it has a part.
   const Size whole_row{0, z.row_bytes};
   const Size part_row{0, z.row_bytes / job.layout.expert_tensor};
+  const Size sent{z.sent_rows * z.row_bytes, 0};
+  const Size received = job.layout.expert == 1 ? sent : part_row;
 
   const StorageId normed = norm(g, "pre_mlp_layernorm", input, z.tokens, z.hidden);
   const RouterOutputs routed = router(g, z, normed);
   // Dropless dispatch reads the received counts on the CPU; padded dispatch never does.
-  if (!padded) g.emit("gate", GateWork{}, {routed.map}, {});
+  if (!padded) g.emit("gate", HostWaitWork{}, {routed.map}, {});
 
   SharedExpert shared(g, normed);
   StorageId shared_output;
@@ -383,12 +381,14 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
     b.add_gradient(routed.probabilities, dprobabilities);
   });
 
-  const Size received = job.layout.expert == 1 ? sent : Size{0, 1};
   const Exchange dispatched = all_to_all(g, z, "dispatch.all_to_all", permuted, sent, received);
   // The probabilities travel by themselves, four bytes a row.
   const StorageId row_probabilities = g.storage("dispatch.probabilities", Size{0, kFp32});
-  const CollectiveWork probability_exchange{
-      Collective::kAllToAll, Group::kExpert, {kFp32 * z.sent_rows, 0}, {0, kFp32}, 1};
+  const CollectiveWork probability_exchange{Collective::kAllToAll,
+                                            Group::kExpert,
+                                            {kFp32 * z.sent_rows, 0},
+                                            {0, kFp32 / job.layout.expert_tensor},
+                                            1};
   g.emit("dispatch.probabilities", probability_exchange, Stream::kExpertComm,
          {permuted_probabilities}, {row_probabilities});
   g.on_backward([=](GraphBuilder& b) {
@@ -439,7 +439,7 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   if (sorts) {
     unsorted = permute_rows(g, {"combine.unsort", whole_row, 2 * whole_row, unsort_map}, down);
   }
-  unsorted = expert_tensor_reduce(g, z, unsorted, part_row);
+  unsorted = expert_tensor_reduce(g, z, unsorted, received);
   const Exchange combined = all_to_all(g, z, "combine.all_to_all", unsorted, received, sent);
   if (overlaps) shared_output = shared.second_half(combined.collective);
 

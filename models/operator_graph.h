@@ -104,11 +104,12 @@ struct CollectiveWork {
   // 1 / this is left exposed when the collective is fused into a GEMM (flux).
   std::int64_t fused_parts = 1;
 };
-// The CPU waits here until the counts of received tokens have arrived from the device.
-struct GateWork {};
+// The CPU waits here for a value from the device: the counts of received tokens, or the loss.
+struct HostWaitWork {};
 
-using Work = std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork,
-                          StreamingWork, RouterWork, CrossEntropyWork, CollectiveWork, GateWork>;
+using Work =
+    std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork, StreamingWork,
+                 RouterWork, CrossEntropyWork, CollectiveWork, HostWaitWork>;
 
 struct Operator {
   std::string name;

@@ -39,7 +39,11 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
   }
   g.set_layer(-1);
   if (last) {
-    loss_head(g, x);
+    const StorageId loss = loss_head(g, x);
+    // loss_func asks the device whether the loss is a number.
+    if (job.options.check_for_nan_in_loss_and_grad) {
+      g.emit("loss_nan_check", HostWaitWork{}, {loss}, {});
+    }
   } else {
     g.graph().output = x;
     const StorageId received = g.storage("output_tensor_grad", border, StorageRole::kGradient);

@@ -108,7 +108,8 @@ std::vector<Bytes> allocated_after_events(const Job& job, const OperatorGraph& g
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
   const BlockSizes sizes(job, graph, rows);
   Bytes live;
-  for (StorageId s : sequence.carried_over) live += Bytes(block(graph.storages[s.index()].bytes, 0));
+  for (StorageId s : sequence.carried_over)
+    live += Bytes(block(graph.storages[s.index()].bytes, 0));
   std::vector<Bytes> out;
   out.reserve(sequence.events.size());
   for (const MemoryEvent& e : sequence.events) {

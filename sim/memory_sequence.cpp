@@ -1,6 +1,5 @@
 #include "sim/memory_sequence.h"
 
-#include <deque>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -149,14 +148,19 @@ class SequenceBuilder {
     // input_tensors.append, output_tensors.append
     if (graph_.input.valid()) retain(graph_.input, microbatch);
     retain_graph(microbatch);
-    pending_.push_back(microbatch);
+  }
+
+  // input_tensors.pop(0), output_tensors.pop(0): both lists' entries move to the names; what these
+  // named before is dropped.
+  void pop(std::int32_t microbatch) {
+    if (popped_ == microbatch) return;
+    popped_ = microbatch;
+    release_input(std::exchange(input_tensor_, graph_.input.valid() ? microbatch : kUnbound));
+    release_graph(std::exchange(output_tensor_, microbatch));
   }
 
   void backward(std::int32_t microbatch) {
-    // Both lists' entries move to the names; what these named before is dropped.
-    pending_.pop_front();
-    release_input(std::exchange(input_tensor_, graph_.input.valid() ? microbatch : kUnbound));
-    release_graph(std::exchange(output_tensor_, microbatch));
+    pop(microbatch);
     run_ops(graph_.forward.size(), graph_.size(), microbatch);
     if (graph_.input_gradient.valid()) {
       retain(graph_.input_gradient, microbatch);
@@ -166,6 +170,8 @@ class SequenceBuilder {
 
   void exchange(const Exchange& e) {
     const bool with_next = e.peer > stage_;
+    // In the cool-down the names are popped before recv_backward.
+    if (with_next && e.send_microbatch < 0) pop(e.receive_microbatch);
     if (e.receive_microbatch >= 0) {
       if (with_next) {
         allocate(graph_.output_gradient, e.receive_microbatch);
@@ -213,7 +219,7 @@ class SequenceBuilder {
   MemorySequence sequence_;
   std::map<Key, int> references_;
   std::map<std::int32_t, int> graph_references_;
-  std::deque<std::int32_t> pending_;
+  std::int32_t popped_ = kUnbound;
   std::int32_t decoder_input_ = kUnbound;
   std::int32_t module_owner_ = kPreviousIteration;
   std::int32_t input_tensor_ = kUnbound;

@@ -10,7 +10,8 @@
 //   decoder.input_tensor                                                 until the next forward
 //   dispatcher state (StorageRole::kModuleState)                         until the next forward
 //
-// An output's autograd graph refers to the stage's input, and the input to its gradient.
+// An output's autograd graph refers to the stage's input, and the input to its gradient. An
+// operator allocates all it writes, then frees what it was the last to refer to.
 #pragma once
 
 #include <cstdint>

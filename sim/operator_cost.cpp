@@ -88,7 +88,7 @@ Cost OperatorCosts::evaluate(const Operator& op, std::int64_t rows) const {
             }
             return collectives_.time(w.op, bytes, shape);
           },
-          [](const GateWork&) {
+          [](const HostWaitWork&) {
             return Cost{0, CostKind::kRoofline};
           }},
       op.work);

@@ -29,7 +29,7 @@ class SlotCompiler {
       out.operator_index = offset + static_cast<std::int32_t>(i);
       out.stream = op.stream;
       out.time_class = time_class(op);
-      out.host_waits = std::holds_alternative<GateWork>(op.work);
+      out.host_waits = std::holds_alternative<HostWaitWork>(op.work);
       out.cost = costs_.cost(op, balanced_rows_);
       if (op.contends_with >= 0)
         slow_down(out.cost, list[static_cast<std::size_t>(op.contends_with)]);
@@ -98,9 +98,11 @@ ProgramOp data_op(std::int64_t ns) {
   return op;
 }
 
-// Layer of an operator as gradient buckets count them: before the stage's first, after its last.
+// Layer of an operator as gradient buckets count them: the embedding before the stage's first,
+// final norm and output after its last. What has no weights comes before all.
 std::int64_t bucket_layer(const Operator& op, const ParallelLayout::LayerRange& layers) {
   if (op.layer >= 0) return op.layer;
+  if (op.name == "attention_mask") return layers.begin - 2;
   return op.name.starts_with("embedding") ? layers.begin - 1 : layers.end;
 }
 

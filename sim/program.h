@@ -4,7 +4,10 @@
 // produce times.
 //
 // An operator starts at max(its stream is free, the host has issued it, its dependencies are done);
-// one with a group starts when its last member may, and takes as long as its largest member.
+// one with a group starts when its last member may, and takes as long as its largest member. The
+// host takes `host_issue_ns` for each operator, before it is in its stream's queue, and after one
+// with `host_waits` goes on at that operator's end. An exchange is lane by lane: it starts when
+// both stages' hosts have seen all their streams drained, and both go on `exchange_ns` later.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +52,7 @@ constexpr int kNumTimeClasses = 9;
 
 struct ProgramOp {
   std::int32_t operator_index = -1;  // in the stage's graph, forward ++ backward; -1: data-parallel
-  std::int32_t moe_layer = -1;       // index of the rows table; -1: no routed work
+  std::int32_t moe_layer = -1;       // of the rows table; -1 only where the cost has no per_row
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
   bool host_waits = false;  // the CPU goes on only when this is done
@@ -64,7 +67,8 @@ struct SlotProgram {
   std::vector<std::int32_t> deps;  // positions in ops, on other streams only: streams are FIFO
 };
 
-// Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them.
+// Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them; they agree in
+// all but the digit (lane / stride) % size.
 struct LaneGroup {
   std::int64_t size = 1;
   std::int64_t stride = 1;
@@ -81,8 +85,9 @@ struct StageProgram {
   OperatorGraph graph;
   SlotProgram forward;
   SlotProgram backward;
-  SlotProgram first_forward;  // waits for gathered parameters where the gather is overlapped
-  SlotProgram last_backward;  // starts reductions where these are overlapped
+  SlotProgram first_forward;  // microbatch 0: waits for parameters where their gather is overlapped
+  SlotProgram
+      last_backward;  // of the last microbatch: starts reductions where these are overlapped
   IterationEnd end;
 };
 

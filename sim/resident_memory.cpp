@@ -10,9 +10,11 @@
 namespace tidemark {
 namespace {
 
+using Requests = std::vector<std::int64_t>;
+
 // Transformer Engine's dummy weight gradients (module/base.py get_dummy_wgrad): one bf16 tensor for
 // each distinct weight shape that a fused-accumulation linear has seen, for ever.
-std::int64_t dummy_gradients(const Job& job, const std::vector<Weight>& weights) {
+Requests dummy_gradients(const Job& job, const std::vector<Weight>& weights) {
   std::set<std::pair<std::int64_t, std::int64_t>> shapes;
   for (const Weight& w : weights) {
     const bool linear =
@@ -21,12 +23,12 @@ std::int64_t dummy_gradients(const Job& job, const std::vector<Weight>& weights)
                          !makes_temporary_weight_gradient(job.versions, true);
     if (linear || grouped) shapes.insert({w.rows, w.cols});
   }
-  std::int64_t bytes = 0;
-  for (const auto& [rows, cols] : shapes) bytes += fresh_block(kBf16 * rows * cols).value;
-  return bytes;
+  Requests requests;
+  for (const auto& [rows, cols] : shapes) requests.push_back(kBf16 * rows * cols);
+  return requests;
 }
 
-Bytes from_mib(double mib) { return Bytes(static_cast<std::int64_t>(mib * (1 << 20))); }
+std::int64_t from_mib(double mib) { return static_cast<std::int64_t>(mib * (1 << 20)); }
 
 }  // namespace
 
@@ -49,36 +51,43 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   const std::vector<Weight> weights = stage_weights(job, stage);
   const std::int64_t h = m.hidden_size;
   std::vector<ResidentItem> items;
-  const auto add = [&](std::string name, Bytes bytes, std::string source,
-                       ResidentSince since = ResidentSince::kStart, bool calibrated = false) {
-    if (bytes.value > 0) {
-      items.push_back({std::move(name), bytes, since, std::move(source), calibrated});
+  const auto add = [&](std::string name, Requests requests, std::string source,
+                       ResidentSince since = ResidentSince::kFirstUse, bool calibrated = false) {
+    Bytes bytes;
+    // The moments come from whatever is cached by then.
+    const bool fresh = since != ResidentSince::kOptimizerStep;
+    for (std::int64_t request : requests) {
+      bytes += fresh ? fresh_block(request) : Bytes(round_up(request, 512));
     }
+    if (bytes == Bytes()) return;
+    items.push_back(
+        {std::move(name), std::move(requests), bytes, since, std::move(source), calibrated});
   };
 
-  Bytes parameters;
-  Bytes gradients;
-  Bytes main_parameters;
-  Bytes moments;
+  Requests parameters;
+  Requests gradients;
+  Requests main_parameters;
+  Requests moments;
   for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
-    parameters += fresh_block(kBf16 * buffer.parameters);
-    gradients += fresh_block(o.optimizer.main_grad_bytes * buffer.parameters);
+    parameters.push_back(kBf16 * buffer.parameters);
+    gradients.push_back(o.optimizer.main_grad_bytes * buffer.parameters);
     for (std::int64_t piece : buffer.owned_pieces) {
-      main_parameters += fresh_block(o.optimizer.main_param_bytes * piece);
-      moments += Bytes(round_up(o.optimizer.exp_avg_bytes * piece, 512) +
-                       round_up(o.optimizer.exp_avg_sq_bytes * piece, 512));
+      main_parameters.push_back(o.optimizer.main_param_bytes * piece);
+      moments.push_back(o.optimizer.exp_avg_bytes * piece);
+      moments.push_back(o.optimizer.exp_avg_sq_bytes * piece);
     }
   }
-  add("parameters (bf16)", parameters, "Megatron param_and_grad_buffer.py");
-  add("gradient buffer", gradients, "Megatron param_and_grad_buffer.py");
-  add("main parameters", main_parameters, "Megatron distrib_optimizer.py");
+  add("parameters (bf16)", parameters, "Megatron param_and_grad_buffer.py",
+      ResidentSince::kStartUp);
+  add("gradient buffer", gradients, "Megatron param_and_grad_buffer.py", ResidentSince::kStartUp);
+  add("main parameters", main_parameters, "Megatron distrib_optimizer.py", ResidentSince::kStartUp);
   add("optimizer moments", moments, "TE FusedAdam, first step", ResidentSince::kOptimizerStep);
 
   if (o.gradient_accumulation_fusion) {
-    add("dummy weight gradients", Bytes(dummy_gradients(job, weights)), "TE module/base.py");
+    add("dummy weight gradients", dummy_gradients(job, weights), "TE module/base.py");
     if (last && !makes_temporary_output_gradient(job.versions)) {
       const std::int64_t vocabulary = m.padded_vocab_size(job.layout.tensor) / job.layout.tensor;
-      add("output layer's dummy gradient", fresh_block(kBf16 * vocabulary * h),
+      add("output layer's dummy gradient", {kBf16 * vocabulary * h},
           "Megatron tensor_parallel/layers.py");
     }
   }
@@ -87,27 +96,26 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   const auto layers = job.layout.stage_layers(stage, m.num_layers);
   bool has_moe = false;
   for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) has_moe |= m.is_moe(layer);
-  add("GEMM workspace (TE)", from_mib(libraries.te_base_workspace_mib.value),
-      libraries.te_base_workspace_mib.source, ResidentSince::kStart,
-      libraries.te_base_workspace_mib.kind == NumberKind::kAssumed);
+  const auto add_constant = [&](const std::string& name, const SourcedNumber& mib,
+                                std::int64_t count, bool calibrated) {
+    add(name, Requests(static_cast<std::size_t>(count), from_mib(mib.value)), mib.source,
+        ResidentSince::kFirstUse, calibrated || mib.kind == NumberKind::kAssumed);
+  };
+  add_constant("GEMM workspace (TE)", libraries.te_base_workspace_mib, 1, false);
   if (has_moe) {
-    add("grouped GEMM workspaces (TE)",
-        from_mib(libraries.te_grouped_workspace_mib.value * libraries.te_grouped_streams.value),
-        libraries.te_grouped_workspace_mib.source, ResidentSince::kStart,
-        libraries.te_grouped_workspace_mib.kind == NumberKind::kAssumed);
+    add_constant("grouped GEMM workspaces (TE)", libraries.te_grouped_workspace_mib,
+                 static_cast<std::int64_t>(libraries.te_grouped_streams.value), false);
     if (libraries.moe_stage_unexplained_mib) {
-      add("unexplained on stages with experts",
-          from_mib(libraries.moe_stage_unexplained_mib->value),
-          libraries.moe_stage_unexplained_mib->source, ResidentSince::kStart, true);
+      add_constant("unexplained on stages with experts", *libraries.moe_stage_unexplained_mib, 1,
+                   true);
     }
   }
   // Fused gather-GEMM kernels bring their own buffers, which the allocator does not see.
   if (last && o.linear_impl == LinearImpl::kDefault) {
     // torch.matmul of the output layer: one handle for the forward's thread, one for autograd's.
-    add("GEMM workspaces (PyTorch)", from_mib(2 * libraries.torch_workspace_mib.value),
-        libraries.torch_workspace_mib.source);
+    add_constant("GEMM workspaces (PyTorch)", libraries.torch_workspace_mib, 2, false);
     if (job.layout.splits_sequence()) {
-      add("gathered input of the output layer", fresh_block(kBf16 * rank_tokens(job) * h),
+      add("gathered input of the output layer", {kBf16 * rank_tokens(job) * h},
           "Megatron GlobalMemoryBuffer \"mpu\"");
     }
   }
@@ -117,11 +125,15 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
                                     ? m.attention.qk_pos_emb_head_dim
                                     : m.attention.head_dim;
   if (m.attention.kind == AttentionKind::kMultiLatent) {
-    // Each layer's module caches frequencies in fp32 and cos, sin in bf16.
-    add("rotary caches", Bytes(layers.size() * s * rope_dim * (kFp32 + 2 * kBf16)),
-        "Megatron yarn_rotary_pos_embedding.py");
+    // Each layer's module caches frequencies in fp32, and cos and sin in bf16.
+    Requests caches;
+    for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) {
+      caches.insert(caches.end(),
+                    {kFp32 * s * rope_dim, kBf16 * s * rope_dim, kBf16 * s * rope_dim});
+    }
+    add("rotary caches", caches, "Megatron yarn_rotary_pos_embedding.py");
   } else if (m.position_embedding == PositionEmbedding::kRope) {
-    add("rotary cache", Bytes(kFp32 * s * rope_dim), "Megatron rotary_pos_embedding.py");
+    add("rotary cache", {kFp32 * s * rope_dim}, "Megatron rotary_pos_embedding.py");
   }
   return items;
 }

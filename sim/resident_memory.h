@@ -12,14 +12,16 @@
 namespace tidemark {
 
 enum class ResidentSince : std::uint8_t {
-  kStart,          // before the first forward
-  kOptimizerStep,  // made in the first optimizer step
+  kStartUp,        // model and optimizer are built
+  kFirstUse,       // in the first iteration
+  kOptimizerStep,  // the first one
 };
 
 struct ResidentItem {
   std::string name;
-  Bytes bytes;
-  ResidentSince since = ResidentSince::kStart;
+  std::vector<std::int64_t> requests;  // bytes of each allocation
+  Bytes bytes;                         // of their blocks, from fresh segments
+  ResidentSince since = ResidentSince::kFirstUse;
   std::string source;
   bool calibrated = false;  // a constant fitted on measured runs, not derived
 };

@@ -1,11 +1,13 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "models/flops.h"
 #include "models/gradient_buffers.h"
 #include "models/parameters.h"
+#include "sim/parallel.h"
 
 namespace tidemark {
 namespace {
@@ -74,35 +76,40 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
   return out;
 }
 
+void replay_hottest_card(const Job& job, const Program& program, const LaneRows& rows,
+                         std::size_t stage, const StageClock* clock, Bytes limit,
+                         StageResult& out) {
+  const Card card{job,
+                  static_cast<std::int64_t>(stage),
+                  program.stages[stage].graph,
+                  program.schedule.stages[stage],
+                  out.sequence,
+                  out.resident,
+                  rows,
+                  out.hottest_lane,
+                  clock};
+  out.card = replay_card(card, Bytes(std::numeric_limits<std::int64_t>::max()));
+  if (out.card.memory.reserved > limit) out.out_of_memory = replay_card(card, limit).out_of_memory;
+}
+
 }  // namespace
 
 Bytes StageResult::lane_peak(std::int64_t lane) const {
-  return resident_bytes + memory.lanes[static_cast<std::size_t>(lane)].bytes;
+  return card.memory.peak - memory.lanes[static_cast<std::size_t>(hottest_lane)].bytes +
+         memory.lanes[static_cast<std::size_t>(lane)].bytes;
 }
 
-Bytes StageResult::peak_allocated() const {
-  return std::max(lane_peak(hottest_lane), peak_allocated_first_iteration());
-}
-
-Bytes StageResult::peak_allocated_first_iteration() const {
-  Bytes activations;
-  for (const LanePeak& lane : memory.lanes) {
-    activations = std::max(activations, lane.first_iteration);
-  }
-  return std::max(resident_bytes - moment_bytes + activations, allocated_after_iteration());
-}
-
-std::int64_t SimulationResult::tightest_stage() const {
+std::size_t SimulationResult::tightest() const {
   const auto it = std::max_element(stages.begin(), stages.end(),
                                    [](const StageResult& a, const StageResult& b) {
-                                     return a.peak_allocated() < b.peak_allocated();
+                                     return a.card.memory.reserved < b.card.memory.reserved;
                                    });
-  return it - stages.begin();
+  return static_cast<std::size_t>(it - stages.begin());
 }
 
-Bytes SimulationResult::headroom() const {
-  return capacity - reserved_outside -
-         stages[static_cast<std::size_t>(tightest_stage())].peak_allocated();
+bool SimulationResult::fits() const {
+  return std::none_of(stages.begin(), stages.end(),
+                      [](const StageResult& s) { return s.out_of_memory.has_value(); });
 }
 
 Job on_platform(Job job, const HardwareProfile& profile) {
@@ -122,22 +129,33 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
     r.reserved_outside = Bytes(
         static_cast<std::int64_t>(profile.context_gib->value * static_cast<double>(kGiB.value)));
   }
+  r.stages.resize(out.program.stages.size());
+  parallel_for(r.stages.size(), [&](std::size_t stage) {
+    r.stages[stage] =
+        stage_memory(job, profile, out.program, out.rows, static_cast<std::int32_t>(stage));
+  });
   std::vector<PeakWatch::Moment> moments;
-  for (std::int32_t stage = 0; stage < std::ssize(out.program.stages); ++stage) {
-    r.stages.push_back(stage_memory(job, profile, out.program, out.rows, stage));
-    const StageResult& s = r.stages.back();
-    const LanePeak& peak = s.memory.lanes[static_cast<std::size_t>(s.hottest_lane)];
+  for (const StageResult& s : r.stages) {
     PeakWatch::Moment moment;
     moment.lane = s.hottest_lane;
-    if (peak.event >= 0) {
-      const MemoryEvent& e = s.sequence.events[static_cast<std::size_t>(peak.event)];
+    const std::int64_t event = s.memory.lanes[static_cast<std::size_t>(s.hottest_lane)].event;
+    if (event >= 0) {
+      const MemoryEvent& e = s.sequence.events[static_cast<std::size_t>(event)];
       moment.step = e.step;
       moment.op = e.op;
     }
     moments.push_back(moment);
   }
-  PeakWatch watch(std::move(moments), recorder);
+  std::vector<std::int64_t> hottest_lanes;
+  for (const StageResult& s : r.stages) hottest_lanes.push_back(s.hottest_lane);
+  const bool records = profile.allocator_for(job.versions.dtk).collectives_record_streams;
+  ClockRecorder clocks(out.program, std::move(hottest_lanes), recorder);
+  PeakWatch watch(std::move(moments), records ? &clocks : recorder);
   UnitTimes times = run_unit(out.program, out.rows, &watch);
+  parallel_for(r.stages.size(), [&](std::size_t stage) {
+    replay_hottest_card(job, out.program, out.rows, stage, records ? &clocks.clock(stage) : nullptr,
+                        r.limit(), r.stages[stage]);
+  });
 
   std::int64_t in_slots = 0;
   for (std::size_t stage = 0; stage < r.stages.size(); ++stage) {

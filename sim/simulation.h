@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/card_memory.h"
 #include "sim/lane_engine.h"
 #include "sim/memory_profile.h"
 #include "sim/program.h"
@@ -28,11 +30,20 @@ struct StageResult {
   std::int64_t peak_time_ns = 0;  // when the hottest lane's peak is reached, in the iteration
   StageTimes times;
 
-  Bytes allocated_after_iteration() const { return resident_bytes + carried_over; }
-  // The highest of all lanes.
-  Bytes peak_allocated() const;
-  // Of an iteration before the moments exist, or what its optimizer step leaves if that is more.
-  Bytes peak_allocated_first_iteration() const;
+  CardReplay card;  // the hottest lane, on a card without limit
+  // On a card of the profile's capacity, if that is less than what the hottest lane would reserve.
+  std::optional<OutOfMemory> out_of_memory;
+
+  Bytes allocated_after_iteration() const { return card.memory.after_iteration; }
+  Bytes peak_allocated() const { return card.memory.peak; }
+  Bytes peak_allocated_first_iteration() const { return card.memory.peak_first_iteration; }
+  Bytes peak_reserved() const { return card.memory.reserved; }
+  Bytes peak_reserved_first_iteration() const { return card.memory.reserved_first_iteration; }
+  // Blocks' unsplit tails: what the allocator counts beyond the sums of requests.
+  Bytes tails_after_iteration() const {
+    return card.memory.after_iteration - resident_bytes - carried_over;
+  }
+  // Of one lane; exact for the hottest, the others differ from it by their activations.
   Bytes lane_peak(std::int64_t lane) const;
 };
 
@@ -51,10 +62,17 @@ struct SimulationResult {
   Bytes capacity;          // of a card
   Bytes reserved_outside;  // context of the driver, outside the allocator
 
-  // The stage with the highest peak.
-  std::int64_t tightest_stage() const;
-  // Capacity left at that peak; negative if the job does not fit.
-  Bytes headroom() const;
+  // The stage that reserves most.
+  std::int64_t tightest_stage() const { return static_cast<std::int64_t>(tightest()); }
+  // What segments may take together.
+  Bytes limit() const { return capacity - reserved_outside; }
+  // The limit less the most that a card would reserve. Negative: cached blocks have to be given
+  // back, or the job does not fit.
+  Bytes headroom() const { return limit() - stages[tightest()].card.memory.reserved; }
+  bool fits() const;
+
+ private:
+  std::size_t tightest() const;
 };
 
 // A simulation with the program it ran, so that reports can look operators and storages up.

@@ -39,7 +39,7 @@ LaneRows::LaneRows(const Job& job, const RoutingCounts& counts)
           for (std::int64_t part = 0; part < etp; ++part) {
             const std::int64_t lane = (group * ep + rank) * etp + part;
             rows_[static_cast<std::size_t>((mb * moe_layers_ + layer) * lanes_ + lane)] =
-                sum / groups;
+                sum / groups + (group < sum % groups ? 1 : 0);
           }
         }
       }

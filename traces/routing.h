@@ -24,8 +24,8 @@ struct RoutingCounts {
 RoutingCounts balanced_routing(const Job& job);
 
 // Rows that each lane's experts compute on: rows[microbatch][MoE layer][lane]. Lanes that split the
-// same experts (ETP) see the same rows; where a unit holds several expert groups, senders are
-// uniform and each group gets its share.
+// same experts (ETP) see the same rows. Where a unit holds several expert groups, senders are
+// uniform and each group gets its share, the first ones a row more where it does not divide.
 class LaneRows {
  public:
   LaneRows(const Job& job, const RoutingCounts& counts);

@@ -1,4 +1,3 @@
-#include "models/launch_script.h"
 #include "models/megatron_arguments.h"
 
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "models/input_error.h"
+#include "models/launch_script.h"
 #include "models/megatron_argument_table.h"
 
 namespace tidemark {

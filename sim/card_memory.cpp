@@ -1,0 +1,261 @@
+#include "sim/card_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "models/gradient_buffers.h"
+#include "models/parameters.h"
+#include "sim/caching_allocator.h"
+
+namespace tidemark {
+namespace {
+
+// Thrown through the replay when a segment cannot be had; caught in replay_card.
+struct SegmentRefused {
+  std::int64_t requested = 0;
+};
+
+constexpr std::int64_t kBf16Bytes = 2;
+
+constexpr int kMainPool = 0;
+constexpr int kSidePool = 1;  // of the shared expert's stream
+
+bool is_communicator(Stream stream) {
+  return stream != Stream::kCompute && stream != Stream::kSharedExpert;
+}
+
+// How the streams of a stage touch a storage.
+struct StreamUse {
+  int pool = kMainPool;          // of the stream that was current when it was allocated
+  std::vector<Stream> recorded;  // communicators that read or write it
+};
+
+std::vector<StreamUse> stream_uses(const OperatorGraph& graph) {
+  std::vector<StreamUse> uses(graph.storages.size());
+  std::vector<bool> written(graph.storages.size(), false);
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const Operator& op = graph.at(i);
+    for (const auto* list : {&op.reads, &op.writes}) {
+      for (StorageId s : *list) {
+        std::vector<Stream>& recorded = uses[s.index()].recorded;
+        const bool known = std::find(recorded.begin(), recorded.end(), op.stream) != recorded.end();
+        if (is_communicator(op.stream) && !known) recorded.push_back(op.stream);
+      }
+    }
+    for (StorageId s : op.writes) {
+      if (!written[s.index()] && op.stream == Stream::kSharedExpert) {
+        uses[s.index()].pool = kSidePool;
+      }
+      written[s.index()] = true;
+    }
+  }
+  return uses;
+}
+
+class Replay {
+ public:
+  Replay(const Card& card, Bytes limit)
+      : card_(card),
+        microbatches_(card.job.batch.num_microbatches(card.job.layout)),
+        allocator_(limit),
+        uses_(stream_uses(card.graph)),
+        live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
+        left_over_(card.graph.storages.size(), kDead) {
+    std::int64_t next = 0;
+    for (std::int64_t layer = 0; layer < card.job.model.num_layers; ++layer) {
+      moe_index_.push_back(card.job.model.is_moe(layer) ? next++ : -1);
+    }
+  }
+
+  void start_up() {
+    const OptimizerOptions& optimizer = card_.job.options.optimizer;
+    const std::vector<Weight> weights = stage_weights(card_.job, card_.stage);
+    std::vector<CachingAllocator::Handle> handles;
+    for (const Weight& w : weights) handles.push_back(allocate(kBf16Bytes * w.count()));
+    const std::vector<GradientBuffer> buffers = gradient_buffers(card_.job, card_.stage);
+    for (const GradientBuffer& buffer : buffers) {
+      allocate(kBf16Bytes * buffer.parameters);
+      allocate(optimizer.main_grad_bytes * buffer.parameters);
+      for (std::size_t i = weights.size(); i-- > 0;) {
+        if (weights[i].expert == buffer.expert) allocator_.release(handles[i]);
+      }
+    }
+    for (const GradientBuffer& buffer : buffers) {
+      for (std::int64_t piece : buffer.owned_pieces) {
+        const CachingAllocator::Handle clone = allocate(kBf16Bytes * piece);
+        allocate(optimizer.main_param_bytes * piece);
+        allocator_.release(clone);
+      }
+    }
+  }
+
+  void keep(ResidentSince since) {
+    for (const ResidentItem& item : card_.resident) {
+      if (item.since != since) continue;
+      for (std::int64_t request : item.requests) allocate(request);
+    }
+  }
+
+  void iterate() {
+    for (StorageId s : card_.sequence.carried_over) {
+      left_over_[s.index()] = std::exchange(slot(s.value, microbatches_ - 1), kDead);
+    }
+    begin_clock();
+    const std::vector<MemoryEvent>& events = card_.sequence.events;
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const MemoryEvent& e = events[i];
+      event_ = static_cast<std::int64_t>(i);
+      if (card_.clock != nullptr) advance_clock(e);
+      if (e.allocates) {
+        reuse_finished();
+        slot(e.storage, e.microbatch) =
+            allocate(bytes(e), uses_[static_cast<std::size_t>(e.storage)].pool);
+      } else if (e.microbatch == kPreviousIteration) {
+        release(e.storage, left_over_[static_cast<std::size_t>(e.storage)]);
+      } else {
+        release(e.storage, slot(e.storage, e.microbatch));
+      }
+    }
+    event_ = -1;
+    // The optimizer step waits for the device.
+    now_ns_ = std::numeric_limits<std::int64_t>::max();
+    reuse_finished();
+  }
+
+  const CachingAllocator& allocator() const { return allocator_; }
+  std::int64_t event() const { return event_; }
+
+ private:
+  static constexpr CachingAllocator::Handle kDead = -1;
+
+  // A freed block that a communicator has not finished with; the first done comes out first.
+  struct Retired {
+    std::int64_t done_ns = 0;
+    std::int64_t event = 0;  // that freed it: among equals the first freed comes out first
+    CachingAllocator::Handle handle = kDead;
+    bool operator>(const Retired& other) const {
+      return std::pair(done_ns, event) > std::pair(other.done_ns, other.event);
+    }
+  };
+
+  CachingAllocator::Handle allocate(std::int64_t size, int pool = kMainPool) {
+    if (size == 0) return kDead;
+    const CachingAllocator::Handle handle = allocator_.allocate(size, pool);
+    if (handle == CachingAllocator::kOutOfMemory) throw SegmentRefused{size};
+    return handle;
+  }
+
+  // Storages of no bytes, and of a previous iteration that never was, hold nothing.
+  void release(std::int32_t storage, CachingAllocator::Handle& handle) {
+    if (handle == kDead) return;
+    std::int64_t done = 0;
+    if (card_.clock != nullptr) {
+      for (Stream stream : uses_[static_cast<std::size_t>(storage)].recorded) {
+        done = std::max(done, busy_until_ns_[static_cast<std::size_t>(stream)]);
+      }
+    }
+    allocator_.retire(handle);
+    if (done > now_ns_) {
+      retired_.push({done, event_, handle});
+    } else {
+      allocator_.reuse(handle);
+    }
+    handle = kDead;
+  }
+
+  void reuse_finished() {
+    while (!retired_.empty() && retired_.top().done_ns <= now_ns_) {
+      allocator_.reuse(retired_.top().handle);
+      retired_.pop();
+    }
+  }
+
+  void begin_clock() {
+    now_ns_ = 0;
+    step_ = -1;
+    busy_until_ns_.fill(0);
+  }
+
+  // Moves the CPU to the operator of an event; communicators have been given all up to it.
+  void advance_clock(const MemoryEvent& e) {
+    if (e.step != step_) {
+      step_ = e.step;
+      next_op_ = 0;
+    }
+    const auto& times = card_.clock->steps[static_cast<std::size_t>(e.step)];
+    const Slot* slot = std::get_if<Slot>(&card_.steps[static_cast<std::size_t>(e.step)]);
+    const std::vector<Operator>* ops = nullptr;
+    if (slot != nullptr) {
+      ops = slot->kind == SlotKind::kForward ? &card_.graph.forward : &card_.graph.backward;
+    }
+    for (; next_op_ <= static_cast<std::size_t>(e.op); ++next_op_) {
+      now_ns_ = times[next_op_].issued_ns;
+      if (ops != nullptr && is_communicator((*ops)[next_op_].stream)) {
+        busy_until_ns_[static_cast<std::size_t>((*ops)[next_op_].stream)] = times[next_op_].done_ns;
+      }
+    }
+  }
+
+  CachingAllocator::Handle& slot(std::int32_t storage, std::int64_t microbatch) {
+    return live_[static_cast<std::size_t>(microbatch) * card_.graph.storages.size() +
+                 static_cast<std::size_t>(storage)];
+  }
+  std::int64_t bytes(const MemoryEvent& e) const {
+    const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
+    if (s.bytes.per_row == 0) return s.bytes.fixed;
+    const std::int64_t moe_layer = moe_index_[static_cast<std::size_t>(s.layer)];
+    return s.bytes.at(card_.rows.at(e.microbatch, moe_layer)[card_.lane]);
+  }
+
+  const Card& card_;
+  std::int64_t microbatches_;
+  CachingAllocator allocator_;
+  std::vector<StreamUse> uses_;                      // [storage]
+  std::vector<CachingAllocator::Handle> live_;       // [microbatch][storage]
+  std::vector<CachingAllocator::Handle> left_over_;  // [storage], of the previous iteration
+  std::vector<std::int64_t> moe_index_;              // [layer]
+  std::int64_t event_ = -1;
+
+  // Where collectives record streams: the CPU's time, the step and operator it is at, until when
+  // each communicator is busy with what it was given, and blocks that wait for one.
+  std::int64_t now_ns_ = 0;
+  std::int32_t step_ = -1;
+  std::size_t next_op_ = 0;
+  std::array<std::int64_t, kNumStreams> busy_until_ns_{};
+  std::priority_queue<Retired, std::vector<Retired>, std::greater<>> retired_;
+};
+
+}  // namespace
+
+CardReplay replay_card(const Card& card, Bytes limit) {
+  Replay replay(card, limit);
+  const CachingAllocator& allocator = replay.allocator();
+  CardReplay out;
+  std::int32_t iteration = 0;
+  try {
+    replay.start_up();
+    iteration = 1;
+    replay.keep(ResidentSince::kFirstUse);
+    replay.iterate();
+    replay.keep(ResidentSince::kOptimizerStep);
+    out.memory.after_first_iteration = allocator.allocated();
+    out.memory.peak_first_iteration = allocator.peak_allocated();
+    out.memory.reserved_first_iteration = allocator.peak_reserved();
+    iteration = 2;
+    replay.iterate();
+    out.memory.after_iteration = allocator.allocated();
+    out.memory.peak = allocator.peak_allocated();
+    out.memory.reserved = allocator.peak_reserved();
+  } catch (const SegmentRefused& refused) {
+    out.out_of_memory = OutOfMemory{iteration, replay.event(), Bytes(refused.requested),
+                                    allocator.allocated(), allocator.reserved()};
+  }
+  return out;
+}
+
+}  // namespace tidemark

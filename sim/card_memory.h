@@ -1,0 +1,62 @@
+// What PyTorch's counters show on one card: its start-up, two iterations and the optimizer step
+// between them replayed through the emulated allocator. Later iterations repeat the second.
+//
+// Start-up as Megatron does it: every weight by itself, the contiguous buffers they move into, then
+// the optimizer's main parameters, each cloned in bf16 first. What libraries and frameworks keep
+// for ever is allocated when the first iteration begins; the moments in its optimizer step.
+//
+// Where collectives record streams (see AllocatorConstants), a block that one has used is reused
+// only at the first request that the CPU makes after the communicator has done all it was given
+// when the block was freed. A CPU that runs ahead of the device therefore reserves more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "models/job.h"
+#include "sim/issue_clock.h"
+#include "sim/memory_sequence.h"
+#include "sim/resident_memory.h"
+#include "traces/routing.h"
+
+namespace tidemark {
+
+struct CardMemory {
+  Bytes after_first_iteration;  // allocated
+  Bytes after_iteration;        // of a later one
+  Bytes peak_first_iteration;   // allocated, until the end of its optimizer step
+  Bytes peak;                   // allocated, ever
+  Bytes reserved_first_iteration;
+  Bytes reserved;  // ever
+};
+
+struct OutOfMemory {
+  std::int32_t iteration = 0;  // from 1; 0: at start-up
+  std::int64_t event = -1;     // index in the memory sequence; -1: outside a pass
+  Bytes requested;
+  Bytes allocated;
+  Bytes reserved;
+};
+
+struct CardReplay {
+  CardMemory memory;
+  std::optional<OutOfMemory> out_of_memory;  // the replay ended there
+};
+
+// One lane of a stage.
+struct Card {
+  const Job& job;
+  std::int64_t stage = 0;
+  const OperatorGraph& graph;
+  const std::vector<Step>& steps;
+  const MemorySequence& sequence;
+  const std::vector<ResidentItem>& resident;
+  const LaneRows& rows;
+  std::int64_t lane = 0;
+  const StageClock* clock = nullptr;  // of that lane; null: collectives do not record streams
+};
+
+// Replays a card whose segments may take `limit` together.
+CardReplay replay_card(const Card& card, Bytes limit);
+
+}  // namespace tidemark

@@ -1,0 +1,44 @@
+#include "sim/issue_clock.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tidemark {
+
+ClockRecorder::ClockRecorder(const Program& program, std::vector<std::int64_t> lanes,
+                             Recorder* next)
+    : program_(program),
+      lanes_(std::move(lanes)),
+      next_(next),
+      clocks_(program.stages.size()),
+      host_(program.stages.size(), 0) {
+  for (std::size_t stage = 0; stage < clocks_.size(); ++stage) {
+    clocks_[stage].steps.resize(program.schedule.stages[stage].size());
+  }
+}
+
+void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int32_t op,
+                                const SlotProgram& slot, std::span<const std::int64_t> start,
+                                std::span<const std::int64_t> end) {
+  const auto s = static_cast<std::size_t>(stage);
+  const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
+  const ProgramOp& source = slot.ops[static_cast<std::size_t>(op)];
+  host_[s] += program_.host_issue_ns;
+  if (source.operator_index >= 0) {
+    clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
+  }
+  if (source.host_waits) host_[s] = std::max(host_[s], done);
+  if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
+}
+
+void ClockRecorder::on_exchange(std::int32_t stage, std::int32_t step,
+                                std::span<const std::int64_t> start,
+                                std::span<const std::int64_t> end) {
+  const auto s = static_cast<std::size_t>(stage);
+  const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
+  clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
+  host_[s] = done;
+  if (next_ != nullptr) next_->on_exchange(stage, step, start, end);
+}
+
+}  // namespace tidemark

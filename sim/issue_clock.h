@@ -1,0 +1,40 @@
+// When the CPU issues each operator of a stage and when the device is done with it, on one lane:
+// the allocator asks on the CPU whether another stream has finished with a block.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/lane_engine.h"
+
+namespace tidemark {
+
+struct StageClock {
+  struct Times {
+    std::int64_t issued_ns = 0;
+    std::int64_t done_ns = 0;
+  };
+  std::vector<std::vector<Times>> steps;  // [step][operator of the graph's pass]; exchanges: one
+};
+
+// Collects the clocks of all stages, each of its own lane, and passes everything on.
+class ClockRecorder : public Recorder {
+ public:
+  ClockRecorder(const Program& program, std::vector<std::int64_t> lanes, Recorder* next);
+
+  void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram& slot,
+                   std::span<const std::int64_t> start, std::span<const std::int64_t> end) override;
+  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+                   std::span<const std::int64_t> end) override;
+
+  const StageClock& clock(std::size_t stage) const { return clocks_[stage]; }
+
+ private:
+  const Program& program_;
+  std::vector<std::int64_t> lanes_;  // [stage]
+  Recorder* next_;
+  std::vector<StageClock> clocks_;
+  std::vector<std::int64_t> host_;  // [stage]: as the engine advances it
+};
+
+}  // namespace tidemark

@@ -1,0 +1,237 @@
+// The command as a user meets it: results, exit status, and one paragraph for every bad input.
+
+#include <filesystem>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command_run.h"
+
+namespace tidemark {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+const fs::path kSource = TIDEMARK_SOURCE_DIR;
+const fs::path kJob = kSource / "validation/jobs/dsv3-671b-bw1000-1024.json";
+const fs::path kLog = kSource / "validation/dcu_logs/logs/BW1000_Qwen3-8B-dcu8-b32-s4096.log";
+
+json job_json() { return json::parse(read_text(kJob)); }
+
+class Command : public testing::Test {
+ protected:
+  fs::path folder_ = fresh_folder("cli");
+  ~Command() override { fs::remove_all(folder_); }
+
+  fs::path write(const std::string& name, const std::string& text) const {
+    write_text(folder_ / name, text);
+    return folder_ / name;
+  }
+
+  // Runs it three times: as text, as JSON, and with an output file, which must not appear.
+  // Returns: the text.
+  std::string refused(const std::string& arguments) const {
+    const CommandRun text = run_tidemark(arguments);
+    EXPECT_EQ(text.exit, 2);
+    EXPECT_THAT(text.out, IsEmpty());
+    EXPECT_THAT(text.err, StartsWith("tidemark: "));
+    EXPECT_LT(text.err.size(), 1000U);
+
+    const CommandRun as_json = run_tidemark(arguments + " --json");
+    EXPECT_EQ(as_json.exit, 2);
+    EXPECT_THAT(as_json.err, IsEmpty());
+    const json error = json::parse(as_json.out).at("error");
+    EXPECT_EQ(error.at("kind"), "bad_input");
+    for (const json& violation : error.at("violations")) {
+      EXPECT_FALSE(violation.at("place").get<std::string>().empty() &&
+                   violation.at("file").get<std::string>().empty());
+      EXPECT_FALSE(violation.at("found").get<std::string>().empty());
+      EXPECT_FALSE(violation.at("allowed").get<std::string>().empty());
+    }
+    const fs::path outputs = folder_ / "outputs";
+    fs::create_directory(outputs);
+    EXPECT_EQ(run_tidemark(arguments + " -o " + (outputs / "result.json").string()).exit, 2);
+    EXPECT_TRUE(fs::is_empty(outputs));
+    return text.err;
+  }
+};
+
+TEST_F(Command, SaysFirstWhetherTheJobFits) {
+  const CommandRun run = run_tidemark("simulate " + kJob.string());
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_THAT(run.out, StartsWith("Fits: stage 1 "));
+  EXPECT_THAT(run.err, IsEmpty());
+}
+
+TEST_F(Command, ExitsWith3AndSaysWhatToChangeWhenItDoesNotFit) {
+  const fs::path job = kSource / "validation/jobs/qwen3-30b-a3b-b64-s4096.json";
+  const CommandRun run = run_tidemark("simulate " + job.string() + " --hardware bw1000");
+  EXPECT_EQ(run.exit, 3);
+  EXPECT_THAT(run.out, AllOf(StartsWith("Does not fit: stage 0 "),
+                             HasSubstr("No single change is enough; the largest: ")));
+}
+
+TEST_F(Command, WritesTheJsonResultWhole) {
+  const fs::path output = folder_ / "result.json";
+  const CommandRun run =
+      run_tidemark("simulate " + kJob.string() + " --json --lanes -o " + output.string());
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_THAT(run.out, IsEmpty());
+  const auto result = nlohmann::ordered_json::parse(read_text(output));
+  EXPECT_EQ(result.begin().key(), "schema_version");
+  EXPECT_EQ(result.at("provenance").at("inputs").at(0).at("path"), kJob.string());
+  EXPECT_EQ(result.at("provenance").at("inputs").at(0).at("sha256").get<std::string>().size(), 64U);
+  EXPECT_EQ(result.at("iteration").at("model_flops"), 2'095'575'394'815'049'728);
+  EXPECT_EQ(result.at("stages").at(1).at("parameters_per_card"), 1'886'388'224);
+  EXPECT_EQ(result.at("lanes").size(), 8U * 64U);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Command, GivesTheSameBytesTwice) {
+  const std::string arguments = "simulate " + kJob.string() + " --json --lanes";
+  EXPECT_EQ(run_tidemark(arguments).out, run_tidemark(arguments).out);
+}
+
+TEST_F(Command, ExplainsTheStageThatIsAskedFor) {
+  const CommandRun run = run_tidemark("explain " + kJob.string() + " --stage 7 --json");
+  EXPECT_EQ(run.exit, 0);
+  const json explanation = json::parse(run.out).at("explanation");
+  EXPECT_EQ(explanation.at("stage"), 7);
+  EXPECT_EQ(explanation.at("kept_by_layer").size(), 8U);
+  EXPECT_FALSE(explanation.at("remedies").empty());
+}
+
+TEST_F(Command, TakesMegatronArgumentsInPlaceOfAJob) {
+  const CommandRun run = run_tidemark("simulate --megatron-args " + kLog.string() +
+                                      " --hardware bw1000 --vocab-size 151669 --json");
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_EQ(json::parse(run.out).at("stages").at(0).at("parameters_per_card"), 4'094'997'504);
+}
+
+TEST_F(Command, ComparesWithALog) {
+  const CommandRun run =
+      run_tidemark("validate --log " + kLog.string() + " --hardware bw1000 --vocab-size 151669");
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_THAT(run.out, HasSubstr("measured 4.867 s (median of 13 iterations, from number 3)"));
+  EXPECT_THAT(run.out, HasSubstr("2 of 2 printed counts are equal"));
+}
+
+TEST_F(Command, ExitsWith5WhenAClaimDoesNotHold) {
+  fs::create_directory(folder_ / "off_by_one");
+  write("off_by_one/claim.json", R"({
+    "schema_version": 1, "claim": "wrong", "source": "none", "reason": "none",
+    "kind": "schedule_1f1b", "tolerance": {"absolute": 0},
+    "cases": [{"stages": 1, "microbatches": 1, "forward_ns": 1, "backward_ns": 2,
+               "makespan_ns": 4, "in_flight": [1]}]})");
+  setenv("TIDEMARK_VALIDATION_DIR", folder_.c_str(), 1);
+  const CommandRun run = run_tidemark("validate");
+  unsetenv("TIDEMARK_VALIDATION_DIR");
+  EXPECT_EQ(run.exit, 5);
+  EXPECT_THAT(run.out, AllOf(StartsWith("FAIL  off_by_one"), HasSubstr("0 of 1 claims hold.")));
+}
+
+TEST_F(Command, HelpListsCommandsAndFlags) {
+  EXPECT_THAT(run_tidemark("--help").out, HasSubstr("tidemark validate"));
+  EXPECT_THAT(run_tidemark("simulate --help").out, HasSubstr("--trace FILE"));
+  EXPECT_EQ(run_tidemark("").exit, 2);
+}
+
+// --- bad input ----------------------------------------------------------------------------------
+
+TEST_F(Command, RefusesHeadsThatTensorParallelismDoesNotDivide) {
+  json job = job_json();
+  job["parallel"]["tensor_model_parallel_size"] = 3;
+  const std::string error = refused("simulate " + write("job.json", job.dump()).string());
+  EXPECT_THAT(error, AllOf(HasSubstr("job.json: /"), HasSubstr("128"), HasSubstr("expected")));
+}
+
+TEST_F(Command, RefusesExpertsThatExpertParallelismDoesNotDivide) {
+  json job = job_json();
+  job["model"]["num_experts"] = 250;
+  EXPECT_THAT(refused("simulate " + write("job.json", job.dump()).string()),
+              AllOf(HasSubstr("job.json: /parallel/expert_model_parallel_size"), HasSubstr("250")));
+}
+
+TEST_F(Command, RefusesAnUnknownKeyAndNamesTheNearest) {
+  json job = job_json();
+  job["batch"]["micro_batch_sise"] = 1;
+  EXPECT_THAT(refused("simulate " + write("job.json", job.dump()).string()),
+              AllOf(HasSubstr("/batch/micro_batch_sise"), HasSubstr("micro_batch_size")));
+}
+
+TEST_F(Command, RefusesANegativeBandwidth) {
+  json profile = json::parse(read_text(kSource / "hw_profiles/data/h20/profile.json"));
+  profile["fabric"]["intra_node_gb_per_s"]["value"] = -5;
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --hardware " +
+                      write("profile.json", profile.dump()).string()),
+              AllOf(HasSubstr("profile.json: /fabric/intra_node_gb_per_s"), HasSubstr("-5")));
+}
+
+TEST_F(Command, RefusesATruncatedFile) {
+  const std::string text = read_text(kJob);
+  EXPECT_THAT(refused("simulate " + write("job.json", text.substr(0, text.size() / 2)).string()),
+              HasSubstr("job.json: line "));
+}
+
+TEST_F(Command, RefusesTwoGigabytesOfGarbage) {
+  const fs::path garbage = write("garbage", "");
+  fs::resize_file(garbage, std::uintmax_t{2} << 30);  // sparse
+  for (const char* use : {"simulate ", "simulate --hardware h20 --megatron-args ",
+                          "validate --hardware h20 --log "}) {
+    EXPECT_THAT(refused(use + garbage.string()), HasSubstr("garbage: ")) << use;
+  }
+}
+
+TEST_F(Command, RefusesALogWithoutItsArguments) {
+  const fs::path log =
+      write("train.log", " iteration  1/ 5 | elapsed time per iteration (ms): 7 |\n");
+  EXPECT_THAT(refused("validate --log " + log.string() + " --hardware h20"),
+              AllOf(HasSubstr("train.log"), HasSubstr("arguments")));
+}
+
+TEST_F(Command, RefusesALogWhoseRanksAreNotInItsJob) {
+  const fs::path log =
+      write("train.log",
+            read_text(kLog) +
+                "[Rank 8] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: "
+                "1.0 | reserved: 2.0 | max reserved: 2.0\n");
+  EXPECT_THAT(refused("validate --log " + log.string() + " --hardware bw1000 --vocab-size 151669"),
+              AllOf(HasSubstr("rank: 8"), HasSubstr("8 cards")));
+}
+
+TEST_F(Command, RefusesAMegatronFlagWithoutItsValue) {
+  const fs::path script =
+      write("train.sh", "torchrun pretrain_gpt.py --num-layers 2 --hidden-size --swiglu\n");
+  EXPECT_THAT(refused("simulate --megatron-args " + script.string() + " --hardware h20"),
+              AllOf(HasSubstr("train.sh"), HasSubstr("hidden-size")));
+}
+
+TEST_F(Command, RefusesItsOwnFlagsWhenTheyAreWrong) {
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --hardware"),
+              AllOf(HasSubstr("--hardware"), HasSubstr("no value")));
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --hardware --lanes"),
+              AllOf(HasSubstr("--hardware"), HasSubstr("no value")));
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --lane"), HasSubstr("--lanes"));
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --cards 8"), HasSubstr("--cards"));
+  EXPECT_THAT(refused("explain " + kJob.string() + " --stage 8"), HasSubstr("from 0 to 7"));
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --hardware h2O"), HasSubstr("h20"));
+  EXPECT_THAT(refused("validate no_such_claim"), HasSubstr("memory_dcu_logs"));
+  EXPECT_THAT(refused("simulat"), HasSubstr("simulate"));
+}
+
+TEST_F(Command, RefusesAPlaceItCannotWriteTo) {
+  const CommandRun run = run_tidemark("simulate " + kJob.string() + " --trace /no/such/trace.json");
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_THAT(run.err, HasSubstr("/no/such/trace.json"));
+}
+
+}  // namespace
+}  // namespace tidemark

@@ -1,0 +1,375 @@
+// The lane engine and the memory profile against the naive models of tests/support, on random jobs:
+// every start and end of every operator of every card to the nanosecond, every peak to the byte. A
+// failure prints its seed and job.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw_profiles/hardware_profile.h"
+#include "models/layer_operators.h"
+#include "sim/lane_engine.h"
+#include "sim/memory_profile.h"
+#include "sim/simulation.h"
+#include "tests/support/naive_engine.h"
+#include "tests/support/naive_memory.h"
+#include "tests/support/random_jobs.h"
+
+namespace tidemark {
+namespace {
+
+constexpr std::uint64_t kJobs = 300;
+
+// One profile of measured tables, one of peaks and shares.
+const HardwareProfile& profile_of(std::uint64_t seed) {
+  static const HardwareProfile measured = load_hardware_profile("bw1000");
+  static const HardwareProfile modelled = load_hardware_profile("h20");
+  return seed % 2 == 0 ? measured : modelled;
+}
+
+class Recording : public Recorder {
+ public:
+  explicit Recording(const Program& program) {
+    for (const auto& steps : program.schedule.stages) spans.emplace_back(steps.size());
+  }
+  void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram&,
+                   std::span<const std::int64_t> start,
+                   std::span<const std::int64_t> end) override {
+    add(stage, step, op, start, end);
+  }
+  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+                   std::span<const std::int64_t> end) override {
+    add(stage, step, 0, start, end);
+  }
+
+  std::vector<std::vector<std::vector<std::vector<Span>>>> spans;  // as NaiveRun's
+
+ private:
+  void add(std::int32_t stage, std::int32_t step, std::int32_t op,
+           std::span<const std::int64_t> start, std::span<const std::int64_t> end) {
+    auto& operators = spans[static_cast<std::size_t>(stage)][static_cast<std::size_t>(step)];
+    ASSERT_EQ(std::ssize(operators), op) << "operators are reported in order, each once";
+    std::vector<Span>& lanes = operators.emplace_back();
+    for (std::size_t l = 0; l < start.size(); ++l) lanes.push_back({start[l], end[l]});
+  }
+};
+
+TEST(EngineAgreement, EveryOperatorOfEveryCardStartsAndEndsAtTheSameNanosecond) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const Program program = build_program(job, profile_of(seed));
+    const LaneRows rows(job, random_routing(job, seed));
+    Recording recording(program);
+    const UnitTimes times = run_unit(program, rows, &recording);
+    const NaiveRun naive = run_naively(program, rows);
+    ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
+    for (std::size_t stage = 0; stage < naive.spans.size(); ++stage) {
+      ASSERT_EQ(times.stages[stage].finish_ns, naive.finish_ns[stage]) << describe(job, seed);
+      for (std::size_t step = 0; step < naive.spans[stage].size(); ++step) {
+        ASSERT_EQ(recording.spans[stage][step], naive.spans[stage][step])
+            << "stage " << stage << " step " << step << " " << describe(job, seed);
+      }
+    }
+  }
+}
+
+// Peaks of the lanes of every stage of a job, with what they were computed from.
+struct StageCase {
+  OperatorGraph graph;
+  MemorySequence sequence;
+  StageMemory memory;
+};
+
+StageCase stage_case(const Job& job, const Schedule& schedule, const LaneRows& rows,
+                     std::int32_t stage) {
+  StageCase out;
+  out.graph = build_operator_graph(job, stage);
+  out.sequence = build_memory_sequence(out.graph, schedule, stage);
+  out.memory = profile_memory(job, out.graph, out.sequence, rows);
+  return out;
+}
+
+Schedule schedule_of(const Job& job) {
+  return build_1f1b(static_cast<std::int32_t>(job.layout.pipeline),
+                    static_cast<std::int32_t>(job.batch.num_microbatches(job.layout)));
+}
+
+TEST(MemoryAgreement, EveryLanePeaksAtTheByteAndTheEventOfTheReplay) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    const Schedule schedule = schedule_of(job);
+    for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const StageCase c = stage_case(job, schedule, rows, stage);
+      for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
+        const NaiveMemory naive = replay(job, c.graph, c.sequence, rows, lane);
+        const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
+        ASSERT_EQ(peak.bytes.value, naive.peak) << describe(job, seed);
+        ASSERT_EQ(peak.event, naive.first_peak_event) << describe(job, seed);
+        ASSERT_EQ(peak.first_iteration.value, naive.first_peak) << describe(job, seed);
+        ASSERT_EQ(c.memory.carried_over.value, naive.left_behind) << describe(job, seed);
+      }
+    }
+  }
+}
+
+// The most bytes a lane holds during each operator that allocates, [step][operator], from the
+// memory sequence.
+std::vector<std::map<std::int32_t, std::int64_t>> high_water(const Job& job, const StageCase& c,
+                                                             const LaneRows& rows,
+                                                             std::int64_t lane) {
+  const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
+  std::int64_t live = c.memory.carried_over.value;
+  std::vector<std::map<std::int32_t, std::int64_t>> out;
+  for (const MemoryEvent& e : c.sequence.events) {
+    const Storage& storage = c.graph.storages[static_cast<std::size_t>(e.storage)];
+    std::int64_t of_lane = 0;
+    if (storage.bytes.per_row != 0) {
+      const auto begin = job.model.moe_layer.begin();
+      const std::int64_t moe_layer = std::count(begin, begin + storage.layer, true);
+      of_lane = rows.at((e.microbatch + microbatches) % microbatches, moe_layer)[lane];
+    }
+    out.resize(static_cast<std::size_t>(e.step) + 1);
+    live += (e.allocates ? 1 : -1) * round_up(storage.bytes.at(of_lane), 512);
+    if (e.allocates) out.back()[e.op] = std::max(out.back()[e.op], live);
+  }
+  return out;
+}
+
+TEST(MemoryAgreement, TheSequenceHoldsWhatMegatronsScheduleHoldsDuringEveryOperator) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    const Schedule schedule = schedule_of(job);
+    for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const StageCase c = stage_case(job, schedule, rows, stage);
+      for (const std::int64_t lane : {std::int64_t{0}, rows.lanes() - 1}) {
+        const NaiveMemory python = run_schedule(job, c.graph, stage, rows, lane);
+        const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
+        ASSERT_EQ(peak.bytes.value, python.peak) << describe(job, seed);
+        ASSERT_EQ(peak.first_iteration.value, python.first_peak) << describe(job, seed);
+        ASSERT_EQ(c.memory.carried_over.value, python.left_behind) << describe(job, seed);
+        const auto high = high_water(job, c, rows, lane);
+        for (std::size_t step = 0; step < high.size(); ++step) {
+          for (const auto& [op, bytes] : high[step]) {
+            ASSERT_EQ(bytes, python.high_water[step][static_cast<std::size_t>(op)])
+                << "stage " << stage << " step " << step << " operator " << op << " lane " << lane
+                << " " << describe(job, seed);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MemorySequence, FreesWhatItAllocatesButForWhatIsCarriedOver) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const Schedule schedule = schedule_of(job);
+    for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const OperatorGraph graph = build_operator_graph(job, stage);
+      const MemorySequence sequence = build_memory_sequence(graph, schedule, stage);
+      std::map<std::pair<std::int32_t, std::int32_t>, int> live;  // storage, microbatch
+      for (StorageId s : sequence.carried_over) live[{s.value, kPreviousIteration}] = 1;
+      for (const MemoryEvent& e : sequence.events) {
+        live[{e.storage, e.microbatch}] += e.allocates ? 1 : -1;
+      }
+      std::vector<std::int32_t> left;
+      for (const auto& [key, count] : live) {
+        ASSERT_TRUE(count == 0 || count == 1) << describe(job, seed);
+        if (count == 0) continue;
+        ASSERT_EQ(key.second, schedule.microbatches - 1) << describe(job, seed);
+        left.push_back(key.first);
+      }
+      std::vector<std::int32_t> carried;
+      for (StorageId s : sequence.carried_over) carried.push_back(s.value);
+      std::sort(carried.begin(), carried.end());
+      ASSERT_EQ(left, carried) << describe(job, seed);
+    }
+  }
+}
+
+TEST(LiveStorages, AddUpToTheLanesPeak) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    const std::int32_t stage =
+        static_cast<std::int32_t>(seed % static_cast<std::uint64_t>(job.layout.pipeline));
+    const StageCase c = stage_case(job, schedule_of(job), rows, stage);
+    for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
+      const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
+      Bytes sum;
+      for (const LiveStorage& live :
+           live_storages(job, c.graph, c.sequence, rows, lane, peak.event)) {
+        sum += live.bytes;
+      }
+      ASSERT_EQ(sum, peak.bytes) << describe(job, seed);
+    }
+  }
+}
+
+TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const Program program = build_program(job, profile_of(seed));
+    const LaneRows rows(job, random_routing(job, seed));
+    Recording recording(program);
+    const UnitTimes times = run_unit(program, rows, &recording);
+    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+      const auto& steps = program.schedule.stages[stage];
+      std::array<std::int64_t, kNumStreams> busy{};  // of lane 0
+      for (std::size_t step = 0; step < steps.size(); ++step) {
+        const Slot* slot = std::get_if<Slot>(&steps[step]);
+        if (slot == nullptr) continue;
+        const StageProgram& s = program.stages[stage];
+        const bool forward = slot->kind == SlotKind::kForward;
+        const bool border = slot->microbatch == (forward ? 0 : program.schedule.microbatches - 1);
+        const SlotProgram& p = forward ? (border ? s.first_forward : s.forward)
+                                       : (border ? s.last_backward : s.backward);
+        for (std::size_t op = 0; op < p.ops.size(); ++op) {
+          const Span span = recording.spans[stage][step][op][0];
+          busy[static_cast<std::size_t>(p.ops[op].stream)] += span.end - span.start;
+        }
+      }
+      const std::int64_t finish = times.stages[stage].finish_ns[0];
+      for (std::int64_t ns : busy) ASSERT_LE(ns, finish) << describe(job, seed);
+      ASSERT_LE(finish, times.iteration_ns) << describe(job, seed);
+    }
+  }
+}
+
+// Durations that are whole ns for every number of rows, so that twice of them is exact.
+void scale(Program& program, std::int64_t factor) {
+  for (StageProgram& stage : program.stages) {
+    for (SlotProgram* slot :
+         {&stage.forward, &stage.backward, &stage.first_forward, &stage.last_backward}) {
+      for (ProgramOp& op : slot->ops) {
+        op.cost.fixed_ns *= factor;
+        op.cost.floor_ns *= factor;
+        op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
+      }
+    }
+    stage.end.reduce_ns *= factor;
+    stage.end.optimizer_ns *= factor;
+    stage.end.gather_ns *= factor;
+  }
+  program.exchange_ns *= factor;
+  program.host_issue_ns *= factor;
+}
+
+TEST(LaneEngine, TwiceTheDurationsTakeTwiceTheTime) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    Program program = build_program(job, profile_of(seed));
+    scale(program, 1);
+    const std::int64_t once = run_unit(program, rows).iteration_ns;
+    scale(program, 2);
+    ASSERT_EQ(run_unit(program, rows).iteration_ns, 2 * once) << describe(job, seed);
+  }
+}
+
+TEST(LaneEngine, ASlowerOperatorNeverShortensTheIteration) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    Program program = build_program(job, profile_of(seed));
+    const std::int64_t before = run_unit(program, rows).iteration_ns;
+    Rng rng(seed);
+    StageProgram& stage =
+        program.stages[static_cast<std::size_t>(rng.below(std::ssize(program.stages)))];
+    SlotProgram& slot = rng.coin() ? stage.forward : stage.backward;
+    slot.ops[static_cast<std::size_t>(rng.below(std::ssize(slot.ops)))].cost.fixed_ns += 1000;
+    ASSERT_GE(run_unit(program, rows).iteration_ns, before) << describe(job, seed);
+  }
+}
+
+TEST(LaneEngine, LanesAreAlikeUnderBalancedRouting) {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const RoutingCounts routing = balanced_routing(job);
+    if (routing.moe_layers > 0 &&
+        (rows_sent(job) * job.layout.lanes_per_stage()) % routing.experts != 0) {
+      continue;  // some experts receive one row more
+    }
+    ++compared;
+    const Simulation run = simulate(job, profile_of(seed), routing);
+    for (const StageResult& stage : run.result.stages) {
+      for (std::size_t lane = 1; lane < stage.memory.lanes.size(); ++lane) {
+        ASSERT_EQ(stage.times.finish_ns[lane], stage.times.finish_ns[0]) << describe(job, seed);
+        ASSERT_EQ(stage.memory.lanes[lane].bytes, stage.memory.lanes[0].bytes)
+            << describe(job, seed);
+      }
+    }
+  }
+  EXPECT_GT(compared, 100);
+}
+
+TEST(Simulate, GivesTheSameResultTwice) {
+  for (std::uint64_t seed = 1; seed <= kJobs; seed += 10) {
+    const Job job = random_job(seed);
+    const RoutingCounts routing = random_routing(job, seed);
+    const Simulation a = simulate(job, profile_of(seed), routing);
+    const Simulation b = simulate(job, profile_of(seed), routing);
+    ASSERT_EQ(a.result.iteration.time_ns, b.result.iteration.time_ns) << describe(job, seed);
+    for (std::size_t stage = 0; stage < a.result.stages.size(); ++stage) {
+      ASSERT_EQ(a.result.stages[stage].times.finish_ns, b.result.stages[stage].times.finish_ns);
+      ASSERT_EQ(a.result.stages[stage].peak_allocated(), b.result.stages[stage].peak_allocated());
+    }
+  }
+}
+
+TEST(Simulate, ReportsSharesBetweenNoneAndAll) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const Simulation run = simulate(job, profile_of(seed), random_routing(job, seed));
+    const IterationResult& i = run.result.iteration;
+    ASSERT_GE(i.bubble_fraction, 0) << describe(job, seed);
+    ASSERT_LT(i.bubble_fraction, 1) << describe(job, seed);
+    ASSERT_GT(i.mfu, 0) << describe(job, seed);
+    ASSERT_LT(i.mfu, 1) << describe(job, seed);
+  }
+}
+
+// The naive engine says when the operator of a stage's peak starts.
+TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const Simulation run = simulate(job, profile_of(seed), random_routing(job, seed));
+    const NaiveRun naive = run_naively(run.program, run.rows);
+    for (std::size_t stage = 0; stage < run.result.stages.size(); ++stage) {
+      const StageResult& s = run.result.stages[stage];
+      const auto lane = static_cast<std::size_t>(s.hottest_lane);
+      const std::int64_t event = s.memory.lanes[lane].event;
+      if (event < 0) {
+        ASSERT_EQ(s.peak_time_ns, 0) << describe(job, seed);
+        continue;
+      }
+      const MemoryEvent& e = s.sequence.events[static_cast<std::size_t>(event)];
+      const Step& step = run.program.schedule.stages[stage][static_cast<std::size_t>(e.step)];
+      std::size_t position = 0;
+      if (const Slot* slot = std::get_if<Slot>(&step)) {
+        const StageProgram& p = run.program.stages[stage];
+        const bool forward = slot->kind == SlotKind::kForward;
+        const auto index = static_cast<std::int32_t>(forward ? 0 : p.graph.forward.size()) + e.op;
+        const bool border =
+            slot->microbatch == (forward ? 0 : run.program.schedule.microbatches - 1);
+        const SlotProgram& ops = forward ? (border ? p.first_forward : p.forward)
+                                         : (border ? p.last_backward : p.backward);
+        while (ops.ops[position].operator_index != index) ++position;
+      }
+      ASSERT_EQ(s.peak_time_ns,
+                naive.spans[stage][static_cast<std::size_t>(e.step)][position][lane].start)
+          << describe(job, seed);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tidemark

@@ -1,0 +1,278 @@
+#include "tests/support/naive_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <functional>
+#include <map>
+#include <queue>
+#include <stdexcept>
+#include <tuple>
+
+namespace tidemark {
+namespace {
+
+// What happens at which time; equal times in the order of scheduling.
+class EventQueue {
+ public:
+  std::int64_t now() const { return now_; }
+
+  void at(std::int64_t time, std::function<void()> action) {
+    events_.push({time, next_++, std::move(action)});
+  }
+
+  void run() {
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      event.action();
+    }
+  }
+
+ private:
+  struct Event {
+    std::int64_t time = 0;
+    std::int64_t sequence = 0;
+    std::function<void()> action;
+    bool operator<(const Event& o) const {  // priority_queue hands out the largest
+      return std::tie(time, sequence) > std::tie(o.time, o.sequence);
+    }
+  };
+  std::priority_queue<Event> events_;
+  std::int64_t now_ = 0;
+  std::int64_t next_ = 0;
+};
+
+struct Card;
+
+// One operator on one card.
+struct Task {
+  Card* card = nullptr;
+  const ProgramOp* op = nullptr;
+  std::size_t step = 0;
+  std::size_t position = 0;  // in its slot
+  std::int64_t duration = 0;
+  std::vector<Task*> waits_for;
+  bool arrived = false;  // started, or waits for the rest of its group
+  bool done = false;
+};
+
+struct Card {
+  std::size_t stage = 0;
+  std::size_t lane = 0;
+  std::size_t step = 0;
+  std::size_t position = 0;  // of the next operator to issue in the slot
+  std::vector<Task*> slot;   // operators issued in this slot
+  std::array<std::deque<Task*>, kNumStreams> queues;
+  const Task* host_waits_for = nullptr;
+  bool host_waits_for_queues = false;
+  bool finished = false;
+  std::map<std::int32_t, int> exchanges_with;  // peer -> how many so far
+
+  bool queues_empty() const {
+    return std::all_of(queues.begin(), queues.end(), [](const auto& q) { return q.empty(); });
+  }
+};
+
+std::int64_t duration_of(const ProgramOp& op, std::int64_t rows) {
+  // ceil(per_row * rows), per_row in 2^-20 ns.
+  const std::int64_t scaled = op.cost.per_row_q20 * rows;
+  const std::int64_t routed = scaled / (1 << 20) + (scaled % (1 << 20) != 0 ? 1 : 0);
+  return std::max(op.cost.floor_ns, op.cost.fixed_ns + routed);
+}
+
+class NaiveEngine {
+ public:
+  NaiveEngine(const Program& program, const LaneRows& rows) : program_(program), rows_(rows) {
+    const auto lanes = static_cast<std::size_t>(program.lanes);
+    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+      run_.spans.emplace_back(program.schedule.stages[stage].size());
+      run_.finish_ns.emplace_back(lanes, -1);
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        cards_.emplace_back();
+        cards_.back().stage = stage;
+        cards_.back().lane = lane;
+      }
+    }
+  }
+
+  NaiveRun run() {
+    for (Card& card : cards_) {
+      events_.at(0, [this, &card] { host_goes_on(card); });
+    }
+    events_.run();
+    std::int64_t reduced = 0;
+    std::int64_t optimizer = 0;
+    std::int64_t gather = 0;
+    for (const Card& card : cards_) {
+      if (!card.finished) throw std::logic_error("cards wait for each other for ever");
+      const IterationEnd& end = program_.stages[card.stage].end;
+      reduced = std::max(reduced, run_.finish_ns[card.stage][card.lane] + end.reduce_ns);
+      optimizer = std::max(optimizer, end.optimizer_ns);
+      gather = std::max(gather, end.gather_ns);
+    }
+    run_.iteration_ns = reduced + optimizer + gather;
+    return std::move(run_);
+  }
+
+ private:
+  const SlotProgram& program_of(const Card& card, const Slot& slot) const {
+    const StageProgram& stage = program_.stages[card.stage];
+    if (slot.kind == SlotKind::kForward) {
+      return slot.microbatch == 0 ? stage.first_forward : stage.forward;
+    }
+    const bool last = slot.microbatch + 1 == program_.schedule.microbatches;
+    return last ? stage.last_backward : stage.backward;
+  }
+
+  void host_goes_on(Card& card) {
+    const std::vector<Step>& steps = program_.schedule.stages[card.stage];
+    while (card.step < steps.size()) {
+      const Slot* slot = std::get_if<Slot>(&steps[card.step]);
+      if (slot == nullptr) break;
+      if (card.position < program_of(card, *slot).ops.size()) {
+        events_.at(events_.now() + program_.host_issue_ns, [this, &card] { issue(card); });
+        return;
+      }
+      ++card.step;
+      card.position = 0;
+      card.slot.clear();
+    }
+    if (!card.queues_empty()) {
+      card.host_waits_for_queues = true;
+    } else if (card.step == steps.size()) {
+      card.finished = true;
+      run_.finish_ns[card.stage][card.lane] = events_.now();
+    } else {
+      arrive_at_exchange(card, std::get<Exchange>(steps[card.step]));
+    }
+  }
+
+  void issue(Card& card) {
+    const Slot& slot = std::get<Slot>(program_.schedule.stages[card.stage][card.step]);
+    const SlotProgram& program = program_of(card, slot);
+    const ProgramOp& op = program.ops[card.position];
+    tasks_.emplace_back();
+    Task& task = tasks_.back();
+    task.card = &card;
+    task.op = &op;
+    task.step = card.step;
+    task.position = card.position;
+    const bool routed = op.cost.per_row_q20 != 0;
+    task.duration = duration_of(
+        op, routed ? rows_.at(slot.microbatch, op.moe_layer)[card.lane] : std::int64_t{0});
+    for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
+      const std::int32_t position = program.deps[static_cast<std::size_t>(d)];
+      task.waits_for.push_back(card.slot.at(static_cast<std::size_t>(position)));
+    }
+    card.slot.push_back(&task);
+    card.queues[static_cast<std::size_t>(op.stream)].push_back(&task);
+    ++card.position;
+    start_what_can(card);
+    if (op.host_waits) {
+      card.host_waits_for = &task;
+    } else {
+      host_goes_on(card);
+    }
+  }
+
+  void start_what_can(Card& card) {
+    for (std::deque<Task*>& queue : card.queues) {
+      if (queue.empty() || queue.front()->arrived) continue;
+      Task& task = *queue.front();
+      const bool ready = std::all_of(task.waits_for.begin(), task.waits_for.end(),
+                                     [](const Task* other) { return other->done; });
+      if (!ready) continue;
+      task.arrived = true;
+      meet_group(task);
+    }
+  }
+
+  // A group is {first, first + stride, ...}: lanes that differ in one digit only.
+  void meet_group(Task& task) {
+    const LaneGroup group = program_.groups[static_cast<std::size_t>(task.op->group)];
+    if (task.op->group == Group::kNone || group.size == 1) {
+      start(task, task.duration);
+      return;
+    }
+    const auto lane = static_cast<std::int64_t>(task.card->lane);
+    const std::int64_t digit = lane / group.stride % group.size;
+    const std::int64_t first = lane - digit * group.stride;
+    std::vector<Task*>& members = groups_[{task.card->stage, task.step, task.position, first}];
+    members.push_back(&task);
+    if (static_cast<std::int64_t>(members.size()) < group.size) return;
+    std::int64_t longest = 0;
+    for (const Task* member : members) longest = std::max(longest, member->duration);
+    for (Task* member : members) start(*member, longest);
+    groups_.erase({task.card->stage, task.step, task.position, first});
+  }
+
+  void start(Task& task, std::int64_t duration) {
+    span(*task.card, task.step, task.position) = {events_.now(), events_.now() + duration};
+    events_.at(events_.now() + duration, [this, &task] { finish(task); });
+  }
+
+  void finish(Task& task) {
+    Card& card = *task.card;
+    task.done = true;
+    card.queues[static_cast<std::size_t>(task.op->stream)].pop_front();
+    start_what_can(card);
+    if (card.host_waits_for == &task) {
+      card.host_waits_for = nullptr;
+      host_goes_on(card);
+    } else if (card.host_waits_for_queues && card.queues_empty()) {
+      card.host_waits_for_queues = false;
+      host_goes_on(card);
+    }
+  }
+
+  void arrive_at_exchange(Card& card, const Exchange& exchange) {
+    const auto stage = static_cast<std::int32_t>(card.stage);
+    const int ordinal = card.exchanges_with[exchange.peer]++;
+    const auto key = std::tuple(std::min(stage, exchange.peer), std::max(stage, exchange.peer),
+                                card.lane, ordinal);
+    const auto [waiting, first] = meetings_.try_emplace(key, &card);
+    if (first) return;
+    Card& other = *waiting->second;
+    const auto& there = std::get<Exchange>(program_.schedule.stages[other.stage][other.step]);
+    if (there.send_microbatch != exchange.receive_microbatch ||
+        there.receive_microbatch != exchange.send_microbatch) {
+      throw std::logic_error("two stages exchange different microbatches");
+    }
+    const std::int64_t end = events_.now() + program_.exchange_ns;
+    for (Card* side : {&card, &other}) {
+      span(*side, side->step, 0) = {events_.now(), end};
+      events_.at(end, [this, side] {
+        ++side->step;
+        host_goes_on(*side);
+      });
+    }
+  }
+
+  Span& span(const Card& card, std::size_t step, std::size_t position) {
+    auto& operators = run_.spans[card.stage][step];
+    if (operators.size() <= position) operators.resize(position + 1);
+    auto& lanes = operators[position];
+    lanes.resize(static_cast<std::size_t>(program_.lanes));
+    return lanes[card.lane];
+  }
+
+  const Program& program_;
+  const LaneRows& rows_;
+  EventQueue events_;
+  std::deque<Card> cards_;  // deques: their elements stay where they are
+  std::deque<Task> tasks_;
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::int64_t>, std::vector<Task*>>
+      groups_;
+  std::map<std::tuple<std::int32_t, std::int32_t, std::size_t, int>, Card*> meetings_;
+  NaiveRun run_;
+};
+
+}  // namespace
+
+NaiveRun run_naively(const Program& program, const LaneRows& rows) {
+  return NaiveEngine(program, rows).run();
+}
+
+}  // namespace tidemark

@@ -1,0 +1,153 @@
+// Two stages, two microbatches, stages of one operator each way:
+//
+//   stage 0: forward writes a (kept) and out (sent); backward reads dout (received) and a
+//   stage 1: forward reads in (received), writes a; backward reads a and in, writes din (sent)
+#include "sim/memory_sequence.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace tidemark {
+namespace {
+
+using testing::ElementsAre;
+
+Operator op(std::vector<StorageId> reads, std::vector<StorageId> writes) {
+  Operator out;
+  out.name = "op";
+  out.work = StreamingWork{};
+  out.reads = std::move(reads);
+  out.writes = std::move(writes);
+  return out;
+}
+
+StorageId add(OperatorGraph& graph, std::string name, StorageRole role = StorageRole::kActivation) {
+  graph.storages.push_back({std::move(name), {512, 0}, -1, role});
+  return StorageId(std::ssize(graph.storages) - 1);
+}
+
+OperatorGraph first_stage() {
+  OperatorGraph g;
+  const StorageId a = add(g, "a");
+  g.output = add(g, "out");
+  g.output_gradient = add(g, "dout");
+  g.forward.push_back(op({}, {a, g.output}));
+  g.backward.push_back(op({g.output_gradient, a}, {}));
+  return g;
+}
+
+OperatorGraph last_stage() {
+  OperatorGraph g;
+  g.input = add(g, "in");
+  const StorageId a = add(g, "a");
+  g.input_gradient = add(g, "din");
+  g.forward.push_back(op({g.input}, {a}));
+  g.backward.push_back(op({a, g.input}, {g.input_gradient}));
+  return g;
+}
+
+// "2+a1": in step 2 storage a of microbatch 1 is allocated ("-": freed; "p": previous iteration).
+std::string text(const OperatorGraph& graph, const MemorySequence& sequence) {
+  std::string out;
+  for (const MemoryEvent& e : sequence.events) {
+    if (!out.empty()) out += " ";
+    out += std::to_string(e.step) + (e.allocates ? "+" : "-") +
+           graph.storages[static_cast<std::size_t>(e.storage)].name +
+           (e.microbatch == kPreviousIteration ? "p" : std::to_string(e.microbatch));
+  }
+  return out;
+}
+
+TEST(MemorySequence, OfTheFirstStageFreesOutputsWhenSentAndGradientsWhenReplaced) {
+  // Steps: F0, send 0, F1, send 1 and receive 0, B0, receive 1, B1.
+  const OperatorGraph g = first_stage();
+  const MemorySequence s = build_memory_sequence(g, build_1f1b(2, 2), 0);
+  EXPECT_EQ(text(g, s),
+            "0+a0 0+out0 "
+            "1-out0 "
+            "2+a1 2+out1 "
+            "3+dout0 3-out1 "
+            "4-a0 "
+            "5+dout1 5-dout0 "  // output_tensor_grad named the old one until then
+            "6-a1 "
+            "6-dout1");  // the schedule returns
+  EXPECT_TRUE(s.carried_over.empty());
+}
+
+TEST(MemorySequence, OfTheLastStageKeepsTheLastInputAndItsGradient) {
+  // Steps: receive 0, F0, B0, send 0 and receive 1, F1, B1, send 1.
+  const OperatorGraph g = last_stage();
+  const MemorySequence s = build_memory_sequence(g, build_1f1b(2, 2), 1);
+  EXPECT_EQ(
+      text(g, s),
+      "0+in0 "
+      "1-inp 1-dinp "  // decoder.input_tensor names the new input; the old had its gradient
+      "1+a0 "
+      "2+din0 2-a0 "
+      "3+in1 "  // in0 is still named by decoder.input_tensor and by the graph of output_tensor
+      "4+a1 "
+      "4-in0 "  // output_tensor is now that of microbatch 1
+      "5+din1 5-a1 "
+      "5-din0");  // input_tensor_grad named it; the last ones stay
+  EXPECT_THAT(s.carried_over, ElementsAre(g.input, g.input_gradient));
+}
+
+TEST(MemorySequence, OfOneStageFollowsTheGraphAlone) {
+  OperatorGraph g;
+  const StorageId a = add(g, "a");
+  g.forward.push_back(op({}, {a}));
+  g.backward.push_back(op({a}, {}));
+  EXPECT_EQ(text(g, build_memory_sequence(g, build_1f1b(1, 2), 0)), "0+a0 1-a0 2+a1 3-a1");
+}
+
+TEST(MemorySequence, KeepsAModulesAttributeUntilItsNextForward) {
+  OperatorGraph g;
+  const StorageId map = add(g, "map", StorageRole::kModuleState);
+  g.forward.push_back(op({}, {map}));
+  g.backward.push_back(op({map}, {}));
+  const MemorySequence s = build_memory_sequence(g, build_1f1b(1, 2), 0);
+  EXPECT_EQ(text(g, s), "0+map0 0-mapp 2+map1 2-map0");
+  EXPECT_THAT(s.carried_over, ElementsAre(map));
+}
+
+TEST(MemorySequence, InTheCooldownOldInputsGoBeforeTheNextGradientComes) {
+  // Megatron pops input_tensors and output_tensors, then receives: stage 1 of three, one microbatch
+  // in warm-up. Steps: receive 0, F0, send 0, receive 1, F1, send 1 and receive 0, B0, send 0,
+  // receive 1 (here), B1, send 1.
+  OperatorGraph g = last_stage();
+  g.output = add(g, "out");
+  g.output_gradient = add(g, "dout");
+  g.forward[0].writes.push_back(g.output);
+  g.backward[0].reads.push_back(g.output_gradient);
+  EXPECT_EQ(text(g, build_memory_sequence(g, build_1f1b(3, 2), 1)),
+            "0+in0 "
+            "1-inp 1-dinp 1+a0 1+out0 "
+            "2-out0 "
+            "3+in1 "
+            "4+a1 4+out1 "
+            "5+dout0 5-out1 "
+            "6+din0 6-a0 "
+            "8-in0 8+dout1 8-dout0 "
+            "9+din1 9-a1 9-din0 "
+            "10-dout1");
+}
+
+TEST(MemorySequence, FreesAHeldStorageWithItsHolder) {
+  OperatorGraph g;
+  const StorageId a = add(g, "a");
+  const StorageId b = add(g, "b");
+  g.forward.push_back(op({}, {a}));
+  g.forward.push_back(op({a}, {b}));
+  g.forward.push_back(op({b}, {}));
+  g.forward.back().holds = {a};
+  const MemorySequence s = build_memory_sequence(g, build_1f1b(1, 1), 0);
+  EXPECT_EQ(text(g, s), "0+a0 0+b0 0-a0 0-b0");
+  EXPECT_EQ(s.events[2].op, 2);  // not 1, where it was last read
+}
+
+}  // namespace
+}  // namespace tidemark
