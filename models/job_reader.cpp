@@ -32,7 +32,6 @@ const Names<PositionEmbedding> kPositions = {{PositionEmbedding::kRope, "rope"},
                                              {PositionEmbedding::kYarn, "yarn"},
                                              {PositionEmbedding::kLearned, "learned_absolute"},
                                              {PositionEmbedding::kNone, "none"}};
-const Names<bool> kScores = {{false, "softmax"}, {true, "sigmoid"}};
 const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"},
                                              {CrossEntropy::kNativeFused, "native"},
                                              {CrossEntropy::kTransformerEngine, "te"}};
@@ -137,8 +136,6 @@ void read_model(JsonReader& in, ModelSpec& m) {
     moe.ffn_hidden_size = in.integer("moe_ffn_hidden_size", kPositive);
     read_size(in, "moe_shared_expert_intermediate_size", kSize, moe.shared_ffn_hidden_size);
     read_switch(in, "moe_shared_expert_gate", moe.shared_expert_gate);
-    read_switch(in, "moe_router_enable_expert_bias", moe.expert_bias);
-    read_choice(in, "moe_router_score_function", kScores, moe.sigmoid_scores);
     read_layer_pattern(in, m);
   } else {
     in.optional_integer("num_experts");  // makes the key known
@@ -274,8 +271,6 @@ nlohmann::ordered_json model_to_json(const ModelSpec& m) {
     j["moe_ffn_hidden_size"] = m.moe->ffn_hidden_size;
     j["moe_shared_expert_intermediate_size"] = m.moe->shared_ffn_hidden_size;
     j["moe_shared_expert_gate"] = m.moe->shared_expert_gate;
-    j["moe_router_enable_expert_bias"] = m.moe->expert_bias;
-    j["moe_router_score_function"] = name_of(kScores, m.moe->sigmoid_scores);
     j["moe_layer_freq"] = compact_pattern(m.moe_layer);
   }
   j["swiglu"] = m.gated();

@@ -245,9 +245,6 @@ MoeSpec read_moe(ArgumentReader& in, std::int64_t num_experts, std::int64_t ffn_
   moe.ffn_hidden_size = in.integer_or("moe_ffn_hidden_size", ffn_hidden_size);
   moe.shared_ffn_hidden_size = in.integer_or("moe_shared_expert_intermediate_size", 0);
   moe.shared_expert_gate = in.boolean("moe_shared_expert_gate");
-  moe.expert_bias = in.boolean("moe_router_enable_expert_bias");
-  moe.sigmoid_scores = in.choice<bool>("moe_router_score_function",
-                                       {{"softmax", false}, {"sigmoid", true}}, "softmax");
   if (!in.boolean("moe_grouped_gemm")) {
     in.refuse("moe_grouped_gemm", "False", "True (experts one by one are not modelled)");
   }

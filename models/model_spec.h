@@ -41,8 +41,6 @@ struct MoeSpec {
   std::int64_t ffn_hidden_size = 0;         // of one expert
   std::int64_t shared_ffn_hidden_size = 0;  // of all shared experts together; 0: none
   bool shared_expert_gate = false;
-  bool expert_bias = false;  // auxiliary-loss-free balancing: sigmoid scores plus a bias
-  bool sigmoid_scores = false;
 };
 
 enum class Activation { kSwiglu, kGelu };

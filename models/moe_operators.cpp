@@ -40,6 +40,12 @@ MoeSizes moe_sizes(const Job& job) {
   return z;
 }
 
+// Transformer Engine's fused router (pytorch/router.py, since 2.6) saves the map and one fp32
+// intermediate of the scores, and another of the auxiliary loss.
+bool fuses_router(const Job& job) {
+  return job.options.moe_router_fusion && job.versions.transformer_engine >= Version{2, 6};
+}
+
 // Gating projection, scores, top-k. Returns what the permutation needs.
 struct RouterOutputs {
   StorageId map;            // [tokens, experts] bool
@@ -52,21 +58,30 @@ RouterOutputs router(GraphBuilder& g, const MoeSizes& z, StorageId normed) {
   const std::int64_t cells = z.tokens * experts;
   const std::int64_t logit_bytes = job.options.moe_router_fp32 ? kFp32 : kBf16;
   const StorageId logits = g.storage("router.logits", logit_bytes * cells);
-  const StorageId scores = g.storage("router.scores", kFp32 * cells);
-  const StorageId indices = g.storage("router.topk_indices", kInt64 * z.assignments);
-  const StorageId chosen = g.storage("router.topk_scores", kFp32 * z.assignments);
   const StorageId map = g.storage("router.routing_map", kBool * cells, StorageRole::kModuleState);
   const StorageId probabilities =
       g.storage("router.probabilities", kBf16 * cells, StorageRole::kModuleState);
+  std::vector<StorageId> saved{map, g.storage("router.scores", kFp32 * cells)};
+  if (fuses_router(job)) {
+    if (job.options.moe_aux_loss) {
+      saved.push_back(g.storage("router.auxiliary_scores", kFp32 * cells));
+    }
+  } else {
+    saved.push_back(g.storage("router.topk_indices", kInt64 * z.assignments));
+    saved.push_back(g.storage("router.topk_scores", kFp32 * z.assignments));
+    saved.push_back(probabilities);
+  }
+  std::vector<StorageId> outputs = saved;
+  if (fuses_router(job)) outputs.push_back(probabilities);
   g.emit("router.gating", GemmWork{{experts, z.tokens, z.hidden}, Pass::kForward, false, false},
          {normed}, {logits});
-  g.emit("router", RouterWork{Direction::kForward}, {logits},
-         {scores, indices, chosen, map, probabilities});
+  g.emit("router", RouterWork{Direction::kForward}, {logits}, outputs);
   g.on_backward([=](GraphBuilder& b) {
     const StorageId dlogits =
         b.storage("router.logits_gradient", logit_bytes * cells, StorageRole::kGradient);
-    b.emit("router.backward", RouterWork{Direction::kBackward},
-           {b.gradient(probabilities), scores, indices, chosen, map, probabilities}, {dlogits});
+    std::vector<StorageId> reads = saved;
+    reads.push_back(b.gradient(probabilities));
+    b.emit("router.backward", RouterWork{Direction::kBackward}, reads, {dlogits});
     const StorageId dx =
         b.storage("router.input_gradient", z.row_bytes * z.tokens, StorageRole::kGradient);
     b.emit("router.gating.dgrad",

@@ -55,18 +55,22 @@ class SequenceBuilder {
     const std::size_t size = graph_.size();
     slots_.allocated.resize(size);
     slots_.freed.resize(size);
+    for (std::size_t op = 0; op < size; ++op) {
+      for (StorageId s : graph_.at(op).writes) {
+        const bool first = lives_[s.index()].first == static_cast<std::int32_t>(op);
+        if (first && has_bytes(s)) slots_.allocated[op].push_back(s.value);
+      }
+    }
     for (std::size_t i = 0; i < graph_.storages.size(); ++i) {
       const StorageId id(static_cast<std::int64_t>(i));
+      if (!has_bytes(id)) continue;
+      if (graph_.storages[i].role == StorageRole::kModuleState) module_state_.push_back(id);
       const bool border = id == graph_.input || id == graph_.output ||
                           id == graph_.output_gradient || id == graph_.input_gradient;
-      if (graph_.storages[i].bytes == Size{}) continue;
-      if (lives_[i].first >= 0) {
-        slots_.allocated[static_cast<std::size_t>(lives_[i].first)].push_back(id.value);
-      }
-      if (graph_.storages[i].role == StorageRole::kModuleState) module_state_.push_back(id);
       if (!border) slots_.freed[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
     }
   }
+  bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
 
   void emit(std::int32_t storage, std::int32_t microbatch, bool allocates) {
     sequence_.events.push_back({step_, op_, storage, microbatch, allocates});

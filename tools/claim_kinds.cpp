@@ -1,5 +1,6 @@
 // One function a kind of claim. It reads tolerance and cases and returns the check.
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -156,11 +157,35 @@ ClaimCheck parameters(JsonReader& claim, const fs::path& root) {
   };
 }
 
-// `allocated` or `max_allocated` of every memory line of the logs. Shown: the worst line of each
-// run, in MiB, and means.
+// A counter of Megatron's memory lines: measured, predicted, error.
+struct MemoryField {
+  const char* name;
+  double LoggedMemory::*measured_mib;
+  Bytes ComparedMemory::*predicted;
+  double (ComparedMemory::*error_percent)() const;
+};
+constexpr MemoryField kMemoryFields[] = {
+    {"allocated", &LoggedMemory::allocated_mib, &ComparedMemory::allocated,
+     &ComparedMemory::allocated_error_percent},
+    {"max_allocated", &LoggedMemory::max_allocated_mib, &ComparedMemory::max_allocated,
+     &ComparedMemory::max_allocated_error_percent},
+    {"max_reserved", &LoggedMemory::max_reserved_mib, &ComparedMemory::max_reserved,
+     &ComparedMemory::max_reserved_error_percent}};
+
+MemoryField read_memory_field(JsonReader& claim) {
+  std::vector<std::string> names;
+  for (const MemoryField& field : kMemoryFields) names.emplace_back(field.name);
+  const std::string name = claim.choice("field", names);
+  const auto* found = std::find_if(std::begin(kMemoryFields), std::end(kMemoryFields),
+                                   [&](const MemoryField& f) { return f.name == name; });
+  return found == std::end(kMemoryFields) ? kMemoryFields[0] : *found;
+}
+
+// One counter of every memory line of the logs. Shown: the worst line of each run, in MiB, and
+// means.
 ClaimCheck memory(JsonReader& claim, const fs::path& root) {
   const Tolerance tolerance = read_tolerance(claim);
-  const bool peak = claim.choice("field", {"allocated", "max_allocated"}) == "max_allocated";
+  const MemoryField field = read_memory_field(claim);
   return [=, cases = read_log_cases(claim, root)] {
     std::vector<ClaimLine> lines;
     std::vector<double> run_means;
@@ -169,14 +194,12 @@ ClaimCheck memory(JsonReader& claim, const fs::path& root) {
       std::vector<double> errors;
       ClaimLine worst{c.name(), "no memory lines", "", std::nullopt, false};
       for (const ComparedMemory& line : simulate_log(c).comparison.memory) {
-        const double error =
-            peak ? line.max_allocated_error_percent() : line.allocated_error_percent();
+        const double error = (line.*field.error_percent)();
         errors.push_back(error);
         if (worst.error_percent && std::abs(error) <= std::abs(*worst.error_percent)) continue;
         worst = percent_line(c.name() + " rank " + std::to_string(line.logged.rank) + " after " +
                                  std::to_string(line.logged.after_iterations),
-                             peak ? line.logged.max_allocated_mib : line.logged.allocated_mib,
-                             to_mib(peak ? line.max_allocated : line.allocated), error,
+                             line.logged.*field.measured_mib, to_mib(line.*field.predicted), error,
                              tolerance.max_percent);
       }
       lines.push_back(std::move(worst));

@@ -7,6 +7,7 @@
 #include "models/json_reader.h"
 #include "models/megatron_arguments.h"
 #include "models/megatron_job.h"
+#include "models/parameters.h"
 #include "tidemark_version.h"
 #include "tools/sha256.h"
 
@@ -30,7 +31,18 @@ std::vector<fs::path> profile_files(const std::string& name_or_path) {
   return files;
 }
 
+// Counts of received tokens are those of balanced routing; say so where the run's may differ.
+void warn_of_routing(Job& job) {
+  const TrainingOptions& o = job.options;
+  if (job.model.num_moe_layers() == 0 || o.moe_pad_expert_input_to_capacity ||
+      o.moe_router_force_load_balancing) {
+    return;
+  }
+  job.warnings.push_back("routing is simulated as balanced; in this run the router decides");
+}
+
 void load_profile(JobInput& input) {
+  warn_of_routing(input.job);
   input.profile = load_hardware_profile(input.job.hardware);
   const std::vector<fs::path> files = profile_files(input.job.hardware);
   input.files.insert(input.files.end(), files.begin(), files.end());
@@ -112,6 +124,30 @@ LogContext read_log_context(const Arguments& arguments) {
           arguments.version("dtk")};
 }
 
+namespace {
+
+// The padded vocabulary that makes the first stage's parameters equal to what a log printed; they
+// grow linearly with it. Empty when no whole number does.
+std::optional<std::int64_t> vocabulary_of(const TrainingLog& log, MegatronContext megatron) {
+  const auto printed = std::find_if(
+      log.parameters.begin(), log.parameters.end(),
+      [](const LoggedParameters& p) { return p.tensor_rank == 0 && p.pipeline_rank == 0; });
+  if (printed == log.parameters.end()) return std::nullopt;
+  const auto parameters = [&](std::int64_t rows, std::int64_t tensor) {
+    megatron.padded_vocab_size = rows * tensor;
+    const Job job = job_from_megatron(log.arguments, megatron);
+    return std::pair(count_parameters(stage_weights(job, 0)).total(), job.layout.tensor);
+  };
+  const std::int64_t tensor = parameters(1, 1 << 10).second;
+  const std::int64_t one_row = parameters(1, tensor).first;
+  const std::int64_t each = parameters(2, tensor).first - one_row;
+  const std::int64_t rest = printed->parameters - one_row;
+  if (rest < 0 || rest % each != 0) return std::nullopt;
+  return (1 + rest / each) * tensor;
+}
+
+}  // namespace
+
 LogInput read_log_input(const fs::path& path, const LogContext& context) {
   LogInput out{read_training_log(path), {}};
   MegatronContext megatron;
@@ -122,7 +158,16 @@ LogInput read_log_input(const fs::path& path, const LogContext& context) {
   versions.megatron_core = context.megatron_core.value_or(versions.megatron_core);
   versions.transformer_engine = context.transformer_engine.value_or(versions.transformer_engine);
   if (context.dtk) versions.dtk = context.dtk;
+  std::string deduced;
+  if (!megatron.vocab_size && !megatron.padded_vocab_size) {
+    megatron.padded_vocab_size = vocabulary_of(out.log, megatron);
+    if (megatron.padded_vocab_size) {
+      deduced = "padded vocabulary " + std::to_string(*megatron.padded_vocab_size) +
+                " deduced from the printed parameters of the first stage";
+    }
+  }
   out.input.job = job_from_megatron(out.log.arguments, megatron);
+  if (!deduced.empty()) out.input.job.warnings.push_back(deduced);
   out.input.files.push_back(path);
   load_profile(out.input);
   return out;

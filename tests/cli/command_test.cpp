@@ -190,6 +190,24 @@ TEST_F(Command, RefusesTwoGigabytesOfGarbage) {
   }
 }
 
+// A log that does not name its vocabulary still prints parameters: 151,669 tokens are padded to
+// 151,808 = 1,186 * 128 * TP2 rows of 4,096 in both embedding and output.
+TEST_F(Command, DeducesTheVocabularyOfALogFromItsParameters) {
+  const CommandRun run = run_tidemark("validate --log " + kLog.string() + " --hardware bw1000");
+  EXPECT_EQ(run.exit, 0);
+  EXPECT_THAT(run.out, HasSubstr("warning: padded vocabulary 151808 deduced"));
+  EXPECT_THAT(run.out, HasSubstr("2 of 2 printed counts are equal"));
+}
+
+TEST_F(Command, WarnsThatRoutingIsSimulatedAsBalanced) {
+  json job = job_json();
+  job["options"]["moe_pad_expert_input_to_capacity"] = false;
+  const fs::path file = write("dropless.json", job.dump());
+  EXPECT_THAT(run_tidemark("simulate " + file.string()).out, HasSubstr("routing is simulated"));
+  EXPECT_THAT(run_tidemark("simulate " + kJob.string()).out,
+              Not(HasSubstr("routing is simulated")));
+}
+
 TEST_F(Command, RefusesALogWithoutItsArguments) {
   const fs::path log =
       write("train.log", " iteration  1/ 5 | elapsed time per iteration (ms): 7 |\n");

@@ -228,8 +228,13 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
   const bool sorts = E / ep > 1;
   const Size row{0, 2 * s.h};
 
-  Size kept{s.x + s.rstd * s.T, 0};                             // norm output and statistics
-  kept.fixed += 4 * s.T * E + 2 * s.T * E + s.T * E + 12 * TK;  // router
+  Size kept{s.x + s.rstd * s.T, 0};  // norm output and statistics
+  const TrainingOptions& o = job.options;
+  if (o.moe_router_fusion && job.versions.transformer_engine >= Version{2, 6}) {
+    kept.fixed += s.T * E + 4 * s.T * E * (o.moe_aux_loss ? 2 : 1);  // fused router
+  } else {
+    kept.fixed += 4 * s.T * E + 2 * s.T * E + s.T * E + 12 * TK;  // router
+  }
   kept.fixed += job.options.moe_permute_fusion ? 4 * s.T * (2 * E + 1) : 8 * sent;
   kept.per_row += 2 * (s.gate * fe + fe) + 4;  // fc1 output, activation, probabilities
   if (sorts) kept.per_row += 8;                // two maps

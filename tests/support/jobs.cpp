@@ -50,7 +50,6 @@ Job deepseek_v3_1024() {
   moe.topk = 8;
   moe.ffn_hidden_size = 2048;
   moe.shared_ffn_hidden_size = 2048;
-  moe.sigmoid_scores = true;
   job.model.moe = moe;
   for (std::size_t layer = 3; layer < 61; ++layer) job.model.moe_layer[layer] = true;
   job.versions.megatron_core = {0, 13};

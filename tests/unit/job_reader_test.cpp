@@ -75,8 +75,6 @@ TEST(JobReader, RoundTripIsExact) {
   job.model.attention.add_qkv_bias = true;
   job.model.moe->shared_ffn_hidden_size = 256;
   job.model.moe->shared_expert_gate = true;
-  job.model.moe->expert_bias = true;
-  job.model.moe->sigmoid_scores = true;
   job.model.activation = Activation::kGelu;
   job.model.normalization = Normalization::kLayerNorm;
   job.model.position_embedding = PositionEmbedding::kLearned;
