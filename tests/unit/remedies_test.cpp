@@ -1,6 +1,7 @@
 #include "planner/remedies.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -9,11 +10,11 @@
 namespace tidemark {
 namespace {
 
-const Remedy* find(const std::vector<Remedy>& remedies, const std::string& flag) {
+std::optional<Remedy> find(const std::vector<Remedy>& remedies, const std::string& flag) {
   const auto it = std::find_if(remedies.begin(), remedies.end(), [&](const Remedy& r) {
     return r.flags.find(flag) != std::string::npos;
   });
-  return it == remedies.end() ? nullptr : &*it;
+  return it == remedies.end() ? std::nullopt : std::optional(*it);
 }
 
 class Remedies : public testing::Test {
@@ -39,22 +40,22 @@ TEST_F(Remedies, AreSortedAndFreeSomething) {
 TEST_F(Remedies, WhatIsOnIsNotOffered) {
   job_.layout.cards = 4;  // two data-parallel cards
   job_.options.optimizer.distributed = false;
-  const Remedy* sharded = find(found(), "--use-distributed-optimizer");
-  ASSERT_NE(sharded, nullptr);
+  const std::optional<Remedy> sharded = find(found(), "--use-distributed-optimizer");
+  ASSERT_TRUE(sharded);
   EXPECT_TRUE(sharded->simulated.has_value());
   job_.options.optimizer.distributed = true;
-  EXPECT_EQ(find(found(), "--use-distributed-optimizer"), nullptr);
+  EXPECT_FALSE(find(found(), "--use-distributed-optimizer"));
 }
 
 TEST_F(Remedies, ImpossibleLayoutsAreNotOffered) {
   // 2 layers do not go over 4 stages, 2 cards not over TP 2 * PP 2.
-  EXPECT_EQ(find(found(), "--pipeline-model-parallel-size"), nullptr);
-  EXPECT_EQ(find(found(), "--tensor-model-parallel-size"), nullptr);
+  EXPECT_FALSE(find(found(), "--pipeline-model-parallel-size"));
+  EXPECT_FALSE(find(found(), "--tensor-model-parallel-size"));
 }
 
 TEST_F(Remedies, RecomputeIsAnUpperBound) {
-  const Remedy* full = find(found(), "--recompute-granularity full");
-  ASSERT_NE(full, nullptr);
+  const std::optional<Remedy> full = find(found(), "--recompute-granularity full");
+  ASSERT_TRUE(full);
   EXPECT_FALSE(full->simulated.has_value());
 }
 

@@ -89,7 +89,7 @@ TEST(TrainingLog, ReadsVersionsAndSaysWhere) {
 
 TEST(TrainingLog, ABuildPathGoesBeforeTheArguments) {
   const TrainingLog log = read_training_log(
-      write("path.log", "make: Entering directory '/work/Megatron-LM-core_v0.16.1/datasets'\n" +
+      write("path.log", "make: Entering directory '/opt/Megatron-LM-core_v0.16.1/datasets'\n" +
                             std::string(kArguments)));
   EXPECT_EQ(*log.megatron_core, (Version{0, 16}));
 }
