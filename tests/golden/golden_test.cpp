@@ -44,7 +44,7 @@ TEST_P(Golden, SimulationIsAsReviewed) {
   EXPECT_EQ(result.erase("provenance"), 1U);
   if (std::getenv("UPDATE_GOLDEN") != nullptr) {
     write_text(expected, result.dump(2) + "\n");
-    GTEST_SKIP() << "rewrote " << expected;
+    FAIL() << "rewrote " << expected << ": review the difference, then run without UPDATE_GOLDEN";
   }
   const nlohmann::json difference =
       nlohmann::json::diff(nlohmann::json::parse(read_text(expected)), nlohmann::json(result));
