@@ -6,18 +6,9 @@
 
 #include <boost/graph/topological_sort.hpp>
 
+#include "models/overloaded.h"
+
 namespace tidemark {
-namespace {
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
-
-}  // namespace
-
 std::vector<Lifetime> lifetimes(const OperatorGraph& graph) {
   std::vector<Lifetime> out(graph.storages.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {

@@ -211,7 +211,6 @@ class GraphBuilder {
   // For a view whose gradient becomes that of the storage it views.
   void replace_gradient(StorageId of, StorageId gradient) { gradients_[of] = gradient; }
   StorageId gradient(StorageId of) const;
-  bool has_gradient(StorageId of) const { return gradients_.contains(of); }
 
   std::int64_t bytes_of(StorageId id) const { return graph_.storages[id.index()].bytes.fixed; }
 

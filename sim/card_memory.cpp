@@ -65,12 +65,8 @@ class Replay {
         allocator_(limit),
         uses_(stream_uses(card.graph)),
         live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
-        left_over_(card.graph.storages.size(), kDead) {
-    std::int64_t next = 0;
-    for (std::int64_t layer = 0; layer < card.job.model.num_layers; ++layer) {
-      moe_index_.push_back(card.job.model.is_moe(layer) ? next++ : -1);
-    }
-  }
+        left_over_(card.graph.storages.size(), kDead),
+        moe_index_(moe_layer_indices(card.job.model)) {}
 
   void start_up() {
     const OptimizerOptions& optimizer = card_.job.options.optimizer;

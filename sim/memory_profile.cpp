@@ -10,20 +10,10 @@ namespace {
 
 constexpr std::int64_t kBlock = 512;
 
-// Which row of the rows table belongs to a layer, counted over MoE layers; -1 for dense layers.
-std::vector<std::int64_t> moe_indices(const ModelSpec& model) {
-  std::vector<std::int64_t> index;
-  std::int64_t next = 0;
-  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
-    index.push_back(model.is_moe(layer) ? next++ : -1);
-  }
-  return index;
-}
-
 class BlockSizes {
  public:
   BlockSizes(const Job& job, const OperatorGraph& graph, const LaneRows& rows)
-      : graph_(graph), rows_(rows), moe_index_(moe_indices(job.model)) {}
+      : graph_(graph), rows_(rows), moe_index_(moe_layer_indices(job.model)) {}
 
   const Size& size(const MemoryEvent& e) const {
     return graph_.storages[static_cast<std::size_t>(e.storage)].bytes;

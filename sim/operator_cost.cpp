@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/overloaded.h"
+
 namespace tidemark {
 namespace {
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 Cost sum(Cost a, Cost b) { return {a.seconds + b.seconds, std::max(a.kind, b.kind)}; }
 

@@ -5,6 +5,7 @@
 
 #include "models/layer_operators.h"
 #include "sim/operator_cost.h"
+#include "traces/routing.h"
 
 namespace tidemark {
 namespace {
@@ -15,7 +16,11 @@ bool is_collective(const Operator& op) { return std::holds_alternative<Collectiv
 class SlotCompiler {
  public:
   SlotCompiler(const Job& job, const OperatorCosts& costs, const OperatorGraph& graph)
-      : job_(job), costs_(costs), graph_(graph), balanced_rows_(balanced_rows(job)) {}
+      : job_(job),
+        costs_(costs),
+        graph_(graph),
+        balanced_rows_(balanced_rows(job)),
+        moe_index_(moe_layer_indices(job.model)) {}
 
   SlotProgram compile(bool forward) const {
     const std::vector<Operator>& list = forward ? graph_.forward : graph_.backward;
@@ -33,7 +38,9 @@ class SlotCompiler {
       out.cost = costs_.cost(op, balanced_rows_);
       if (op.contends_with >= 0)
         slow_down(out.cost, list[static_cast<std::size_t>(op.contends_with)]);
-      if (op.layer >= 0 && job_.model.is_moe(op.layer)) out.moe_layer = moe_index(op.layer);
+      if (op.layer >= 0) {
+        out.moe_layer = static_cast<std::int32_t>(moe_index_[static_cast<std::size_t>(op.layer)]);
+      }
       if (is_collective(op)) out.group = std::get<CollectiveWork>(op.work).group;
 
       std::vector<std::int32_t> deps;
@@ -66,11 +73,6 @@ class SlotCompiler {
     return rows_sent(job) * job.layout.expert_tensor;
   }
 
-  std::int32_t moe_index(std::int64_t layer) const {
-    const auto begin = job_.model.moe_layer.begin();
-    return static_cast<std::int32_t>(std::count(begin, begin + layer, true));
-  }
-
   // Compute units that a collective's kernel holds are missing in the operator beside it.
   void slow_down(OpCost& cost, const Operator& collective) const {
     const std::int64_t exposed = costs_.cost(collective, balanced_rows_).at(balanced_rows_);
@@ -86,6 +88,7 @@ class SlotCompiler {
   const OperatorCosts& costs_;
   const OperatorGraph& graph_;
   std::int64_t balanced_rows_;
+  std::vector<std::int64_t> moe_index_;  // [layer]
 };
 
 constexpr std::int64_t kParameterBytes = 2;  // bf16

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "models/flops.h"
-#include "models/gradient_buffers.h"
 #include "models/parameters.h"
 #include "sim/parallel.h"
 
@@ -57,9 +56,6 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
   StageResult out;
   const OperatorGraph& graph = program.stages[static_cast<std::size_t>(stage)].graph;
   out.parameters = count_parameters(stage_weights(job, stage)).total();
-  for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
-    out.optimizer_parameters += buffer.owned();
-  }
   out.in_flight_peak = peak_in_flight(program.schedule, stage);
   out.resident = resident_memory(job, profile, stage);
   for (const ResidentItem& item : out.resident) {

@@ -17,8 +17,7 @@
 namespace tidemark {
 
 struct StageResult {
-  std::int64_t parameters = 0;            // of one card
-  std::int64_t optimizer_parameters = 0;  // whose optimizer state the first card keeps
+  std::int64_t parameters = 0;  // of one card
   std::int32_t in_flight_peak = 0;
   std::vector<ResidentItem> resident;
   Bytes resident_bytes;  // with optimizer moments

@@ -20,6 +20,15 @@ RoutingCounts balanced_routing(const Job& job) {
   return out;
 }
 
+std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model) {
+  std::vector<std::int64_t> indices;
+  std::int64_t next = 0;
+  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+    indices.push_back(model.is_moe(layer) ? next++ : -1);
+  }
+  return indices;
+}
+
 LaneRows::LaneRows(const Job& job, const RoutingCounts& counts)
     : lanes_(job.layout.lanes_per_stage()), moe_layers_(counts.moe_layers) {
   if (moe_layers_ == 0) return;

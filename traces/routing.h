@@ -23,6 +23,9 @@ struct RoutingCounts {
 // Every expert receives the same (the first experts one more where it does not divide).
 RoutingCounts balanced_routing(const Job& job);
 
+// [layer] -> its row in tables over MoE layers, counted from 0; -1 for dense layers.
+std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model);
+
 // Rows that each lane's experts compute on: rows[microbatch][MoE layer][lane]. Lanes that split the
 // same experts (ETP) see the same rows. Where a unit holds several expert groups, senders are
 // uniform and each group gets its share, the first ones a row more where it does not divide.
