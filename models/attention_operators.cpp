@@ -194,6 +194,49 @@ StorageId up_projection(GraphBuilder& g, const std::string& name, StorageId late
   return column_linear(g, name, operand, rank, out_shard);
 }
 
+// Query, key and value of all heads of the card from the latent vectors.
+std::vector<StorageId> up_and_rotate(GraphBuilder& g, StorageId query_up, const LatentParts& kv) {
+  const Job& job = g.job();
+  const AttentionSpec& a = job.model.attention;
+  const std::int64_t tokens = rank_tokens(job);
+  const std::int64_t heads = a.num_heads / job.layout.tensor;
+  const HeadWidths w = widths(job);
+  const std::int64_t rope = a.qk_pos_emb_head_dim;
+  const StorageId kv_up = up_projection(g, "linear_kv_up_proj", kv.latent, a.kv_lora_rank,
+                                        heads * (a.qk_head_dim + a.v_head_dim));
+
+  // RoPE on a part of each head, then query and key are concatenated anew and the value made
+  // contiguous: the up-projections' outputs are freed.
+  const std::int64_t q_bytes = kBf16 * tokens * w.query;
+  const std::int64_t k_bytes = kBf16 * tokens * w.key;
+  const std::int64_t v_bytes = kBf16 * tokens * w.value;
+  const bool fused = job.options.apply_rope_fusion;
+  const std::int64_t passes = fused ? 2 : kUnfusedRotaryPasses;
+  const std::int64_t traffic = passes * (q_bytes + k_bytes) + 2 * v_bytes;
+  const StorageId query = g.storage("query", q_bytes);
+  const StorageId key = g.storage("key", k_bytes);
+  const StorageId value = g.storage("value", v_bytes);
+  std::vector<StorageId> writes{query, key, value};
+  std::vector<StorageId> tables;
+  if (!fused) tables = rotary_tables(g, "rotary", 2, rope);
+  writes.insert(writes.end(), tables.begin(), tables.end());
+  g.emit("rotary_concat", StreamingWork{{traffic, 0}}, {query_up, kv_up, kv.position}, writes);
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dq =
+        b.storage("query_up_gradient", b.bytes_of(query_up), StorageRole::kGradient);
+    const StorageId dkv = b.storage("kv_up_gradient", b.bytes_of(kv_up), StorageRole::kGradient);
+    const StorageId dposition =
+        b.storage("key_position_gradient", kBf16 * tokens * rope, StorageRole::kGradient);
+    std::vector<StorageId> reads{b.gradient(query), b.gradient(key), b.gradient(value)};
+    reads.insert(reads.end(), tables.begin(), tables.end());
+    b.emit("rotary_concat.backward", StreamingWork{{traffic, 0}}, reads, {dq, dkv, dposition});
+    b.add_gradient(query_up, dq);
+    b.add_gradient(kv_up, dkv);
+    b.add_gradient(kv.position, dposition);
+  });
+  return {query, key, value};
+}
+
 }  // namespace
 
 StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, StorageId value) {
@@ -286,12 +329,14 @@ StorageId grouped_attention(GraphBuilder& g, StorageId input) {
   // the packed tensor is freed.
   const StorageId q_split = g.storage("query", q_bytes);
   const StorageId k_split = g.storage("key", k_bytes);
-  const StorageId value = g.storage("value", k_bytes);
-  g.emit("split_qkv", StreamingWork{{2 * (q_bytes + k_bytes), 0}}, {mixed}, {q_split, k_split});
+  // The value is a view of the packed tensor until the attention copies it.
+  const StorageId value_view = g.storage("value_view", 0);
+  g.emit("split_qkv", StreamingWork{{2 * (q_bytes + k_bytes), 0}}, {mixed},
+         {q_split, k_split, value_view});
   g.on_backward([=](GraphBuilder& b) {
     const StorageId dmixed = b.storage("packed_qkv_gradient", mixed_bytes, StorageRole::kGradient);
     b.emit("split_qkv.backward", StreamingWork{{2 * mixed_bytes, 0}},
-           {b.gradient(q_split), b.gradient(k_split), b.gradient(value)}, {dmixed});
+           {b.gradient(q_split), b.gradient(k_split), b.gradient(value_view)}, {dmixed});
     b.add_gradient(mixed, dmixed);
   });
   StorageId query = q_split;
@@ -304,9 +349,15 @@ StorageId grouped_attention(GraphBuilder& g, StorageId input) {
     query = rotate(g, "rotary_query", query, d);
     key = rotate(g, "rotary_key", key, d);
   }
-  g.emit("value_contiguous", StreamingWork{{2 * k_bytes, 0}}, {mixed}, {value});
-
-  const StorageId context = core_attention(g, query, key, value);
+  const auto attend = [=](GraphBuilder& b) {
+    const StorageId value = b.storage("value", k_bytes);
+    b.emit("value_contiguous", StreamingWork{{2 * k_bytes, 0}}, {mixed, value_view}, {value});
+    b.on_backward(
+        [=](GraphBuilder& back) { back.replace_gradient(value_view, back.gradient(value)); });
+    return std::vector{core_attention(b, query, key, value)};
+  };
+  const bool again = job.options.recompute.core_attn;
+  const StorageId context = again ? g.checkpoint(attend)[0] : attend(g)[0];
   return row_linear(g, "linear_proj", context, w.output, h);
 }
 
@@ -314,55 +365,35 @@ StorageId multi_latent_attention(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
   const AttentionSpec& a = job.model.attention;
   const std::int64_t h = job.model.hidden_size;
-  const std::int64_t tokens = rank_tokens(job);
-  const std::int64_t heads = a.num_heads / job.layout.tensor;
   const HeadWidths w = widths(job);
   const std::int64_t rope = a.qk_pos_emb_head_dim;
 
-  const StorageId normed = norm(g, "input_layernorm", input, job.sharded_tokens(), h);
-  StorageId query_up;
+  RecomputedNorm input_norm(g, "input_layernorm", input, job.sharded_tokens(), h);
+  const StorageId normed = input_norm.output();
+  LatentParts q;
   if (a.q_lora_rank > 0) {
-    const LatentParts q = down_projection(g, "linear_q_down_proj", normed, a.q_lora_rank, 0);
-    query_up = up_projection(g, "linear_q_up_proj", q.latent, a.q_lora_rank, w.query);
-  } else {
-    query_up = column_linear(g, "linear_q_proj", normed, h, w.query);
+    q = down_projection(g, "linear_q_down_proj", normed, a.q_lora_rank, 0);
   }
   const LatentParts kv = down_projection(g, "linear_kv_down_proj", normed, a.kv_lora_rank, rope);
-  const StorageId kv_up = up_projection(g, "linear_kv_up_proj", kv.latent, a.kv_lora_rank,
-                                        heads * (a.qk_head_dim + a.v_head_dim));
-
-  // RoPE on a part of each head, then query and key are concatenated anew and the value made
-  // contiguous: the up-projections' outputs are freed.
-  const std::int64_t q_bytes = kBf16 * tokens * w.query;
-  const std::int64_t k_bytes = kBf16 * tokens * w.key;
-  const std::int64_t v_bytes = kBf16 * tokens * w.value;
-  const bool fused = job.options.apply_rope_fusion;
-  const std::int64_t passes = fused ? 2 : kUnfusedRotaryPasses;
-  const std::int64_t traffic = passes * (q_bytes + k_bytes) + 2 * v_bytes;
-  const StorageId query = g.storage("query", q_bytes);
-  const StorageId key = g.storage("key", k_bytes);
-  const StorageId value = g.storage("value", v_bytes);
-  std::vector<StorageId> writes{query, key, value};
-  std::vector<StorageId> tables;
-  if (!fused) tables = rotary_tables(g, "rotary", 2, rope);
-  writes.insert(writes.end(), tables.begin(), tables.end());
-  g.emit("rotary_concat", StreamingWork{{traffic, 0}}, {query_up, kv_up, kv.position}, writes);
-  g.on_backward([=](GraphBuilder& b) {
-    const StorageId dq =
-        b.storage("query_up_gradient", b.bytes_of(query_up), StorageRole::kGradient);
-    const StorageId dkv = b.storage("kv_up_gradient", b.bytes_of(kv_up), StorageRole::kGradient);
-    const StorageId dposition =
-        b.storage("key_position_gradient", kBf16 * tokens * rope, StorageRole::kGradient);
-    std::vector<StorageId> reads{b.gradient(query), b.gradient(key), b.gradient(value)};
-    reads.insert(reads.end(), tables.begin(), tables.end());
-    b.emit("rotary_concat.backward", StreamingWork{{traffic, 0}}, reads, {dq, dkv, dposition});
-    b.add_gradient(query_up, dq);
-    b.add_gradient(kv_up, dkv);
-    b.add_gradient(kv.position, dposition);
-  });
-
-  const StorageId context = core_attention(g, query, key, value);
-  return row_linear(g, "linear_proj", context, w.output, h);
+  const auto project_up = [=](GraphBuilder& b) {
+    const StorageId query_up =
+        a.q_lora_rank > 0 ? up_projection(b, "linear_q_up_proj", q.latent, a.q_lora_rank, w.query)
+                          : column_linear(b, "linear_q_proj", normed, h, w.query);
+    return up_and_rotate(b, query_up, kv);
+  };
+  const bool projects_again = job.options.recompute.mla_up_proj;
+  GraphBuilder::DiscardedOutput discarded;
+  if (projects_again) discarded = g.checkpoint_without_output(project_up);
+  const std::vector<StorageId> heads = projects_again ? discarded.outputs() : project_up(g);
+  const auto attend = [=](GraphBuilder& b) {
+    return std::vector{core_attention(b, heads[0], heads[1], heads[2])};
+  };
+  const StorageId context =
+      job.options.recompute.core_attn ? g.checkpoint(attend)[0] : attend(g)[0];
+  if (projects_again) g.discard_and_recompute(discarded);
+  const StorageId out = row_linear(g, "linear_proj", context, w.output, h);
+  input_norm.discard();
+  return out;
 }
 
 }  // namespace tidemark

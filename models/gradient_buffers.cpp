@@ -24,18 +24,18 @@ constexpr std::int64_t kWeightAlignment = 64;
 // Buckets end at a multiple of the shard count and of this many elements.
 constexpr std::int64_t kBucketAlignment = 128;
 
-GradientBuffer fill(const Job& job, std::int64_t stage, const std::vector<Weight>& weights,
+GradientBuffer fill(const Job& job, std::int64_t virtual_stage, const std::vector<Weight>& weights,
                     bool expert) {
   const OptimizerOptions& optimizer = job.options.optimizer;
   const std::int64_t ranks =
       expert ? job.layout.expert_data() : job.layout.data() * job.layout.context;
-  const auto layers = job.layout.stage_layers(stage, job.model.num_layers);
+  const auto layers = job.layout.chunk_layers(virtual_stage, job.model.num_layers);
   GradientBuffer buffer;
   buffer.expert = expert;
   buffer.shards = optimizer.distributed ? ranks : 1;
 
-  // Without overlap, and on all pipeline stages but the first, a buffer is one bucket.
-  const bool buckets = job.options.overlap_grad_reduce && stage == 0;
+  // Without overlap, and on all virtual stages but the first, a buffer is one bucket.
+  const bool buckets = job.options.overlap_grad_reduce && virtual_stage == 0;
   const std::int64_t default_size =
       std::max<std::int64_t>(40'000'000, 1'000'000 * job.layout.data() * job.layout.context);
   const std::int64_t bucket_size = job.options.ddp_bucket_size.value_or(default_size);
@@ -86,10 +86,11 @@ std::int64_t GradientBuffer::owned() const {
   return std::accumulate(owned_pieces.begin(), owned_pieces.end(), std::int64_t{0});
 }
 
-std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t stage) {
-  const std::vector<Weight> weights = stage_weights(job, stage);
-  std::vector<GradientBuffer> buffers{fill(job, stage, weights, false)};
-  if (count_parameters(weights).expert > 0) buffers.push_back(fill(job, stage, weights, true));
+std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage) {
+  const std::vector<Weight> weights = chunk_weights(job, virtual_stage);
+  std::vector<GradientBuffer> buffers{fill(job, virtual_stage, weights, false)};
+  if (count_parameters(weights).expert > 0)
+    buffers.push_back(fill(job, virtual_stage, weights, true));
   return buffers;
 }
 

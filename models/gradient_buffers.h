@@ -17,7 +17,7 @@ namespace tidemark {
 struct GradientBucket {
   std::int64_t parameters = 0;  // with padding
   // Layers whose weights lie in it. Outside layers: the embedding counts as the layer before the
-  // stage's first, final norm and output as the layer after its last.
+  // chunk's first, final norm and output as the layer after its last.
   std::int64_t first_layer = 0;
   std::int64_t last_layer = 0;
 };
@@ -33,7 +33,8 @@ struct GradientBuffer {
   std::int64_t owned() const;
 };
 
-// Buffers of a stage: dense, then experts if there are any.
-std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t stage);
+// Buffers of a virtual stage (Megatron wraps each chunk by itself): dense, then experts if there
+// are any.
+std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage);
 
 }  // namespace tidemark

@@ -45,8 +45,9 @@ enum class LinearImpl {
 
 // Which kernels Transformer Engine runs. kAuto is what it picks on the platform, see
 // sim/simulation.h; flash-attn wants [batch, sequence, ..] and so copies when a microbatch has more
-// than one sequence, cuDNN's fused attention takes Megatron's [sequence, batch, ..] as it is.
-enum class AttentionBackend { kAuto, kFlash, kFused };
+// than one sequence, cuDNN's fused attention takes Megatron's [sequence, batch, ..] as it is;
+// unfused attention materializes the scores.
+enum class AttentionBackend { kAuto, kFlash, kFused, kUnfused };
 
 enum class ContextParallelComm { kPointToPoint, kAllToAll };
 
@@ -58,12 +59,34 @@ struct OptimizerOptions {
   std::int64_t exp_avg_sq_bytes = 4;
 };
 
+// Activation recomputation (--recompute-granularity and its companions).
+enum class RecomputeMethod { kUniform, kBlock };
+struct FullRecompute {
+  RecomputeMethod method = RecomputeMethod::kUniform;
+  // Uniform: layers of one checkpoint. Block: layers of each chunk that are checkpointed, one by
+  // one.
+  std::int64_t num_layers = 1;
+};
+// Modules of --recompute-modules. core_attn, mlp, moe and shared_experts keep their inputs; the
+// others discard their outputs too (core/tensor_parallel/random.py CheckpointWithoutOutput).
+struct SelectiveRecompute {
+  bool core_attn = false;
+  bool mla_up_proj = false;
+  bool layernorm = false;
+  bool mlp = false;  // of dense layers
+  bool moe = false;
+  bool moe_act = false;
+  bool shared_experts = false;
+  friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
+};
+
 // Switches that change memory or time, under Megatron's names.
 struct TrainingOptions {
   OptimizerOptions optimizer;
   bool gradient_accumulation_fusion = true;
   bool overlap_grad_reduce = false;
   bool overlap_param_gather = false;
+  bool overlap_p2p_comm = true;  // of virtual stages; transfers are blocking otherwise
   std::optional<std::int64_t> ddp_bucket_size;  // parameters; Megatron's default when empty
   bool check_for_nan_in_loss_and_grad = true;
   CrossEntropy cross_entropy = CrossEntropy::kUnfused;
@@ -73,6 +96,8 @@ struct TrainingOptions {
   bool apply_rope_fusion = true;
   bool create_attention_mask_in_dataloader = true;
   double hidden_dropout = 0;
+  std::optional<FullRecompute> full_recompute;
+  SelectiveRecompute recompute;
   // MoE
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;

@@ -50,6 +50,20 @@ StorageId norm(GraphBuilder& g, const std::string& name, StorageId input, std::i
   return out;
 }
 
+RecomputedNorm::RecomputedNorm(GraphBuilder& g, const std::string& name, StorageId input,
+                               std::int64_t rows, std::int64_t width)
+    : g_(g), recomputes_(g.job().options.recompute.layernorm) {
+  const Module module = [=](GraphBuilder& b) {
+    return std::vector{norm(b, name, input, rows, width)};
+  };
+  if (recomputes_) discarded_ = g.checkpoint_without_output(module);
+  output_ = recomputes_ ? discarded_.outputs()[0] : module(g)[0];
+}
+
+void RecomputedNorm::discard() {
+  if (recomputes_) g_.discard_and_recompute(discarded_);
+}
+
 StorageId column_linear(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t in,
                         std::int64_t out_shard) {
   const Job& job = g.job();
@@ -101,7 +115,7 @@ StorageId column_linear(GraphBuilder& g, const std::string& name, StorageId inpu
       reduce = b.emit(name + ".all_reduce", tensor_collective(job, Collective::kAllReduce, full),
                       Stream::kTensorComm, {partial}, {dx});
     }
-    if (keeps_gather) b.graph().backward[static_cast<std::size_t>(dgrad)].contends_with = reduce;
+    if (keeps_gather) b.emitted(dgrad).contends_with = reduce;
     b.emit(name + ".wgrad", gemm(job, out_shard, tokens, in, Pass::kBackwardWeight),
            Stream::kCompute, {dy, saved}, weight_gradient_outputs(b, name, out_shard * in),
            keeps_gather ? -1 : reduce);
@@ -127,7 +141,7 @@ StorageId row_linear(GraphBuilder& g, const std::string& name, StorageId input,
     const std::int32_t scatter =
         g.emit(name + ".reduce_scatter", tensor_collective(job, Collective::kReduceScatter, full),
                Stream::kTensorComm, {partial}, {out});
-    if (fused) g.graph().forward[static_cast<std::size_t>(product)].contends_with = scatter;
+    if (fused) g.emitted(product).contends_with = scatter;
   } else if (reduces) {
     g.emit(name + ".all_reduce", tensor_collective(job, Collective::kAllReduce, full),
            Stream::kTensorComm, {partial}, {out});

@@ -22,6 +22,23 @@ inline std::int64_t rank_tokens(const Job& job) {
 StorageId norm(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t rows,
                std::int64_t width);
 
+// A norm that is a module by itself: --recompute-modules layernorm discards its output once the
+// branch of the layer that it begins has run.
+class RecomputedNorm {
+ public:
+  RecomputedNorm(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t rows,
+                 std::int64_t width);
+  StorageId output() const { return output_; }
+  // The branch has run.
+  void discard();
+
+ private:
+  GraphBuilder& g_;
+  bool recomputes_;
+  GraphBuilder::DiscardedOutput discarded_;
+  StorageId output_;
+};
+
 // Column-parallel: [sharded, in] -> [rank, out_shard]. The input is gathered for the product, saved
 // sharded and gathered again in the backward (TE module/linear.py, layernorm_linear.py); the second
 // gather runs beside the input-gradient product, the reduce-scatter of that gradient beside the

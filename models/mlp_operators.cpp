@@ -3,7 +3,9 @@
 
 namespace tidemark {
 
-StorageId dense_mlp(GraphBuilder& g, StorageId input) {
+namespace {
+
+StorageId mlp_operators(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
   const ModelSpec& m = job.model;
   const std::int64_t h = m.hidden_size;
@@ -23,6 +25,13 @@ StorageId dense_mlp(GraphBuilder& g, StorageId input) {
                                            .saves_input = true},
                                           hidden);
   return row_linear(g, "linear_fc2", activated, f, h);
+}
+
+}  // namespace
+
+StorageId dense_mlp(GraphBuilder& g, StorageId input) {
+  if (!g.job().options.recompute.mlp) return mlp_operators(g, input);
+  return g.checkpoint([=](GraphBuilder& b) { return std::vector{mlp_operators(b, input)}; })[0];
 }
 
 }  // namespace tidemark

@@ -70,6 +70,9 @@ RouterOutputs router(GraphBuilder& g, const MoeSizes& z, StorageId normed) {
     saved.push_back(g.storage("router.topk_indices", kInt64 * z.assignments));
     saved.push_back(g.storage("router.topk_scores", kFp32 * z.assignments));
     saved.push_back(probabilities);
+    if (job.options.moe_aux_loss) {
+      saved.push_back(g.storage("router.auxiliary_scores", kFp32 * cells));
+    }
   }
   std::vector<StorageId> outputs = saved;
   if (fuses_router(job)) outputs.push_back(probabilities);
@@ -335,6 +338,8 @@ class SharedExpert {
   StorageId activated_;
 };
 
+StorageId experts_and_routing(GraphBuilder& g, StorageId normed);
+
 }  // namespace
 
 std::int64_t rows_sent(const Job& job) {
@@ -349,6 +354,20 @@ std::int64_t rows_sent(const Job& job) {
 
 StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
+  RecomputedNorm pre_norm(g, "pre_mlp_layernorm", input, job.sharded_tokens(),
+                          job.model.hidden_size);
+  const StorageId normed = pre_norm.output();
+  const auto layer = [=](GraphBuilder& b) { return std::vector{experts_and_routing(b, normed)}; };
+  const StorageId out = job.options.recompute.moe ? g.checkpoint(layer)[0] : layer(g)[0];
+  pre_norm.discard();
+  return out;
+}
+
+namespace {
+
+// MoELayer.forward: what --recompute-modules moe runs again.
+StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
+  const Job& job = g.job();
   const MoeSizes z = moe_sizes(job);
   const std::int64_t experts = job.model.moe->num_experts;
   const bool padded = job.options.moe_pad_expert_input_to_capacity;
@@ -360,7 +379,6 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const Size sent{z.sent_rows * z.row_bytes, 0};
   const Size received = job.layout.expert == 1 ? sent : part_row;
 
-  const StorageId normed = norm(g, "pre_mlp_layernorm", input, z.tokens, z.hidden);
   const RouterOutputs routed = router(g, z, normed);
   // Dropless dispatch reads the received counts on the CPU; padded dispatch never does.
   if (!padded) g.emit("gate", HostWaitWork{}, {routed.map}, {});
@@ -370,7 +388,10 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   if (overlaps) {
     shared.gather();
   } else if (shares) {
-    shared_output = shared.whole();
+    const auto whole = [=](GraphBuilder& b) {
+      return std::vector{SharedExpert(b, normed).whole()};
+    };
+    shared_output = job.options.recompute.shared_experts ? g.checkpoint(whole)[0] : whole(g)[0];
   }
 
   // Permutation by expert. Fused: a map of [tokens, 2 * experts + 1] (TE permutation.py); unfused:
@@ -434,21 +455,29 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
       grouped_linear(g, z, "experts.linear_fc1", expert_input, z.hidden, z.fc1_width);
   const Size up_bytes{0, kBf16 * z.fc1_width};
   const Size activated_bytes{0, kBf16 * z.fc2_width};
-  const StorageId activated = g.storage("experts.activation.output", activated_bytes);
-  g.emit("experts.activation", StreamingWork{up_bytes + activated_bytes}, {up, row_probabilities},
-         {activated});
-  g.on_backward([=](GraphBuilder& b) {
-    const StorageId dup =
-        b.storage("experts.activation.input_gradient", up_bytes, StorageRole::kGradient);
-    const StorageId dprobabilities = b.storage("experts.activation.probabilities_gradient",
-                                               Size{0, kFp32}, StorageRole::kGradient);
-    b.emit("experts.activation.backward", StreamingWork{2 * up_bytes + activated_bytes},
-           {b.gradient(activated), up, row_probabilities}, {dup, dprobabilities});
-    b.add_gradient(up, dup);
-    b.add_gradient(row_probabilities, dprobabilities);
-  });
+  const auto activate = [=](GraphBuilder& f) {
+    const StorageId out = f.storage("experts.activation.output", activated_bytes);
+    f.emit("experts.activation", StreamingWork{up_bytes + activated_bytes}, {up, row_probabilities},
+           {out});
+    f.on_backward([=](GraphBuilder& b) {
+      const StorageId dup =
+          b.storage("experts.activation.input_gradient", up_bytes, StorageRole::kGradient);
+      const StorageId dprobabilities = b.storage("experts.activation.probabilities_gradient",
+                                                 Size{0, kFp32}, StorageRole::kGradient);
+      b.emit("experts.activation.backward", StreamingWork{2 * up_bytes + activated_bytes},
+             {b.gradient(out), up, row_probabilities}, {dup, dprobabilities});
+      b.add_gradient(up, dup);
+      b.add_gradient(row_probabilities, dprobabilities);
+    });
+    return std::vector{out};
+  };
+  GraphBuilder::DiscardedOutput discarded;
+  if (job.options.recompute.moe_act) discarded = g.checkpoint_without_output(activate);
+  const StorageId activated =
+      job.options.recompute.moe_act ? discarded.outputs()[0] : activate(g)[0];
   const StorageId down =
       grouped_linear(g, z, "experts.linear_fc2", activated, z.fc2_width, z.hidden);
+  if (job.options.recompute.moe_act) g.discard_and_recompute(discarded);
 
   StorageId unsorted = down;
   if (sorts) {
@@ -460,8 +489,9 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
 
   const StorageId out = g.storage("unpermute.output", z.row_bytes * z.tokens);
   g.emit("unpermute", StreamingWork{{permute_traffic, 0}}, {combined.output, row_id_map}, {out});
-  // Locals of MoELayer.forward: the permuted rows and the dispatched ones, as received.
-  g.hold({permuted, dispatched.output});
+  // Locals of MoELayer.forward: the permuted rows, the dispatched ones and, while `combine` runs,
+  // its argument.
+  g.hold({permuted, dispatched.output, unsorted});
   // Before core 0.13 the probabilities are applied here, which saves the experts' outputs.
   const bool saves_combined = job.versions.megatron_core < Version{0, 13};
   g.on_backward([=](GraphBuilder& b) {
@@ -477,12 +507,14 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const std::int64_t bytes = z.row_bytes * z.tokens;
   const StorageId total = g.storage("moe.output", bytes);
   g.emit("add_shared_expert", StreamingWork{{3 * bytes, 0}}, {out, shared_output}, {total});
-  g.hold({permuted, dispatched.output});
+  g.hold({permuted, dispatched.output, unsorted});
   g.on_backward([=](GraphBuilder& b) {
     b.add_gradient(out, b.gradient(total));
     b.add_gradient(shared_output, b.gradient(total));
   });
   return total;
 }
+
+}  // namespace
 
 }  // namespace tidemark

@@ -21,8 +21,10 @@ std::vector<Lifetime> lifetimes(const OperatorGraph& graph) {
       for (StorageId s : *list) out[s.index()].last = std::max(out[s.index()].last, at);
     }
   }
-  for (StorageId received : {graph.input, graph.output_gradient}) {
-    if (received.valid()) out[received.index()].first = -1;
+  for (const Chunk& chunk : graph.chunks) {
+    for (StorageId received : {chunk.input, chunk.output_gradient}) {
+      if (received.valid()) out[received.index()].first = -1;
+    }
   }
   return out;
 }
@@ -79,8 +81,10 @@ double flops(const Operator& op, std::int64_t rows) {
 
 void check_operator_graph(const OperatorGraph& graph) {
   std::vector<bool> written(graph.storages.size(), false);
-  for (StorageId received : {graph.input, graph.output_gradient}) {
-    if (received.valid()) written[received.index()] = true;
+  for (const Chunk& chunk : graph.chunks) {
+    for (StorageId received : {chunk.input, chunk.output_gradient}) {
+      if (received.valid()) written[received.index()] = true;
+    }
   }
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const Operator& op = graph.at(i);
@@ -115,6 +119,8 @@ StorageId GraphBuilder::storage(std::string name, Size bytes, StorageRole role) 
 std::int32_t GraphBuilder::emit(std::string name, Work work, Stream stream,
                                 std::vector<StorageId> reads, std::vector<StorageId> writes,
                                 std::int32_t contends_with) {
+  for (StorageId& s : reads) s = current(s);
+  for (StorageId& s : writes) s = current(s);
   std::vector<Operator>& list = in_backward_ ? graph_.backward : graph_.forward;
   list.push_back({std::move(name),
                   std::move(work),
@@ -129,7 +135,7 @@ std::int32_t GraphBuilder::emit(std::string name, Work work, Stream stream,
 
 void GraphBuilder::hold(std::vector<StorageId> storages) {
   std::vector<StorageId>& holds = (in_backward_ ? graph_.backward : graph_.forward).back().holds;
-  holds.insert(holds.end(), storages.begin(), storages.end());
+  for (StorageId s : storages) holds.push_back(current(s));
 }
 
 void GraphBuilder::add_gradient(StorageId of, StorageId gradient) {
@@ -137,7 +143,7 @@ void GraphBuilder::add_gradient(StorageId of, StorageId gradient) {
   if (first) return;
   // PyTorch's InputBuffer adds into the first gradient in place if nothing else refers to it; the
   // schedule still names a received gradient. Two reads, one write, bf16.
-  const StorageId sum = it->second == graph_.output_gradient
+  const StorageId sum = it->second == chunk().output_gradient
                             ? storage("gradient_sum", bytes_of(gradient), StorageRole::kGradient)
                             : it->second;
   emit("gradient_add", StreamingWork{{3 * bytes_of(gradient), 0}}, {it->second, gradient}, {sum});
@@ -146,12 +152,81 @@ void GraphBuilder::add_gradient(StorageId of, StorageId gradient) {
 
 StorageId GraphBuilder::gradient(StorageId of) const { return gradients_.at(of); }
 
-OperatorGraph GraphBuilder::finish() {
-  in_backward_ = true;
-  for (auto it = backward_.rbegin(); it != backward_.rend(); ++it) {
+StorageId GraphBuilder::current(StorageId id) const {
+  const auto it = replacements_.find(id);
+  return it == replacements_.end() ? id : it->second;
+}
+
+void GraphBuilder::run_backwards(const Backwards& backwards) {
+  for (auto it = backwards.rbegin(); it != backwards.rend(); ++it) {
     layer_ = it->first;
     it->second(*this);
   }
+}
+
+std::vector<StorageId> GraphBuilder::run_again(const Module& module, Backwards& backwards) {
+  std::swap(backward_, backwards);
+  std::vector<StorageId> outputs = module(*this);
+  std::swap(backward_, backwards);
+  return outputs;
+}
+
+std::vector<StorageId> GraphBuilder::checkpoint(const Module& module) {
+  Backwards dropped;
+  const std::vector<StorageId> outputs = run_again(module, dropped);
+  on_backward([module, outputs](GraphBuilder& b) {
+    Backwards backwards;
+    const std::vector<StorageId> again = b.run_again(module, backwards);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      b.replace_gradient(again[i], b.gradient(outputs[i]));
+    }
+    b.run_backwards(backwards);
+  });
+  return outputs;
+}
+
+GraphBuilder::DiscardedOutput GraphBuilder::checkpoint_without_output(const Module& module) {
+  Backwards dropped;
+  DiscardedOutput out;
+  out.state_ = std::make_shared<DiscardedOutput::State>();
+  out.state_->module = module;
+  out.state_->outputs = run_again(module, dropped);
+  on_backward([state = out.state_](GraphBuilder& b) {
+    for (std::size_t i = 0; i < state->outputs.size(); ++i) {
+      b.replace_gradient(state->again[i], b.gradient(state->outputs[i]));
+    }
+    b.run_backwards(state->backwards);
+  });
+  return out;
+}
+
+void GraphBuilder::discard_and_recompute(const DiscardedOutput& discarded) {
+  hold(discarded.outputs());
+  on_backward([state = discarded.state_](GraphBuilder& b) {
+    state->again = b.run_again(state->module, state->backwards);
+    for (std::size_t i = 0; i < state->outputs.size(); ++i) {
+      b.replacements_[state->outputs[i]] = state->again[i];
+    }
+  });
+}
+
+Chunk& GraphBuilder::begin_chunk() {
+  Chunk& chunk = graph_.chunks.emplace_back();
+  chunk.forward.begin = static_cast<std::int32_t>(graph_.forward.size());
+  chunk.backward.begin = static_cast<std::int32_t>(graph_.backward.size());
+  return chunk;
+}
+
+void GraphBuilder::end_chunk() {
+  in_backward_ = true;
+  run_backwards(std::exchange(backward_, {}));
+  in_backward_ = false;
+  chunk().forward.end = static_cast<std::int32_t>(graph_.forward.size());
+  chunk().backward.end = static_cast<std::int32_t>(graph_.backward.size());
+  layer_ = -1;
+}
+
+OperatorGraph GraphBuilder::finish() {
   check_operator_graph(graph_);
   return std::move(graph_);
 }

@@ -1,5 +1,6 @@
 // The operators of one pipeline stage for one microbatch, forward and backward, and the storages
-// they read and write: what is computed, what is communicated, what is kept.
+// they read and write: what is computed, what is communicated, what is kept. A stage with virtual
+// stages has several chunks of operators, which share nothing.
 //
 // Lists are in issue order, which is also the order of allocations and frees (PyTorch moves its
 // counters on the CPU, in program order). How long a storage lives is not stated anywhere: it is
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -28,6 +30,8 @@
 namespace tidemark {
 
 using StorageId = Id<struct StorageTag>;
+
+class GraphBuilder;
 
 // Bytes (or any amount) of a lane that receives `rows` token-expert rows in this layer.
 struct Size {
@@ -137,21 +141,38 @@ struct Storage {
   StorageRole role = StorageRole::kActivation;
 };
 
-struct OperatorGraph {
-  std::vector<Storage> storages;
-  std::vector<Operator> forward;
-  std::vector<Operator> backward;
-  // What crosses the stage's borders; invalid where there is no neighbour.
+// Half-open.
+struct OperatorRange {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  std::int32_t size() const { return end - begin; }
+};
+
+// One chunk of a stage: its part of the stage's lists, and what crosses its borders; invalid where
+// there is no neighbour.
+struct Chunk {
+  OperatorRange forward;      // of OperatorGraph::forward
+  OperatorRange backward;     // of OperatorGraph::backward
   StorageId input;            // received activation (written by the transfer)
   StorageId output;           // sent activation
   StorageId output_gradient;  // received gradient (written by the transfer)
   StorageId input_gradient;   // sent gradient
+};
+
+struct OperatorGraph {
+  std::vector<Storage> storages;
+  std::vector<Operator> forward;
+  std::vector<Operator> backward;
+  std::vector<Chunk> chunks;
 
   std::size_t size() const { return forward.size() + backward.size(); }
   const Operator& at(std::size_t i) const {
     return i < forward.size() ? forward[i] : backward[i - forward.size()];
   }
 };
+
+// A module's operators as it emits them; returns its outputs.
+using Module = std::function<std::vector<StorageId>(GraphBuilder&)>;
 
 // Where a storage is allocated and what last refers to it: positions in forward ++ backward.
 struct Lifetime {
@@ -180,6 +201,8 @@ void check_operator_graph(const OperatorGraph& graph);
 // Builds a graph module by module. A module emits its forward operators at once and registers its
 // backward, which runs in reverse order when the graph is finished.
 class GraphBuilder {
+  using Backwards = std::vector<std::pair<std::int32_t, std::function<void(GraphBuilder&)>>>;
+
  public:
   explicit GraphBuilder(const Job& job) : job_(job) {}
 
@@ -199,6 +222,10 @@ class GraphBuilder {
     return emit(std::move(name), std::move(work), Stream::kCompute, std::move(reads),
                 std::move(writes));
   }
+  // One that has been emitted in this pass.
+  Operator& emitted(std::int32_t position) {
+    return (in_backward_ ? graph_.backward : graph_.forward)[static_cast<std::size_t>(position)];
+  }
   // Python still names these storages when the last emitted operator is issued.
   void hold(std::vector<StorageId> storages);
 
@@ -212,24 +239,57 @@ class GraphBuilder {
   void replace_gradient(StorageId of, StorageId gradient) { gradients_[of] = gradient; }
   StorageId gradient(StorageId of) const;
 
+  // Activation checkpointing (tensor_parallel/random.py CheckpointFunction): runs `module` without
+  // keeping anything of it for backward, and runs it again before its backward.
+  std::vector<StorageId> checkpoint(const Module& module);
+
+  // Checkpointing that discards the outputs too (CheckpointWithoutOutput). `recompute` is called
+  // once their consumers have run: there the outputs are freed, and there, in the backward,
+  // `module` runs again and its outputs take the place of the discarded ones.
+  class DiscardedOutput {
+   public:
+    const std::vector<StorageId>& outputs() const { return state_->outputs; }
+
+   private:
+    friend class GraphBuilder;
+    struct State {
+      Module module;
+      std::vector<StorageId> outputs;
+      std::vector<StorageId> again;
+      Backwards backwards;
+    };
+    std::shared_ptr<State> state_;
+  };
+  DiscardedOutput checkpoint_without_output(const Module& module);
+  void discard_and_recompute(const DiscardedOutput& discarded);
+
   std::int64_t bytes_of(StorageId id) const { return graph_.storages[id.index()].bytes.fixed; }
 
   void set_layer(std::int64_t layer) { layer_ = static_cast<std::int32_t>(layer); }
   OperatorGraph& graph() { return graph_; }
 
-  // Runs the registered backwards in reverse and hands the graph over, checked.
+  // Every operator belongs to a chunk. end_chunk() runs its registered backwards in reverse.
+  Chunk& begin_chunk();
+  Chunk& chunk() { return graph_.chunks.back(); }
+  void end_chunk();
+  // Hands the graph over, checked.
   OperatorGraph finish();
 
  private:
+  std::vector<StorageId> run_again(const Module& module, Backwards& backwards);
+  void run_backwards(const Backwards& backwards);
+  StorageId current(StorageId id) const;
+
   const Job& job_;
   OperatorGraph graph_;
-  std::vector<std::pair<std::int32_t, std::function<void(GraphBuilder&)>>> backward_;  // layer
+  Backwards backward_;
   std::map<StorageId, StorageId> gradients_;
+  std::map<StorageId, StorageId> replacements_;  // recomputed for discarded, in the backward
   std::int32_t layer_ = -1;
   bool in_backward_ = false;
 };
 
-// The operators of a pipeline stage. Requires: a validated job, 0 <= stage < PP.
+// The operators of all chunks of a pipeline stage. Requires: a validated job, 0 <= stage < PP.
 OperatorGraph build_operator_graph(const Job& job, std::int64_t stage);
 
 }  // namespace tidemark

@@ -1,6 +1,9 @@
 #include "models/parallel_layout.h"
 
 #include <algorithm>
+#include <charconv>
+#include <functional>
+#include <numeric>
 
 namespace tidemark {
 
@@ -8,21 +11,174 @@ std::int64_t ParallelLayout::lanes_per_stage() const {
   return std::max(tensor * context, expert * expert_tensor);
 }
 
-ParallelLayout::LayerRange ParallelLayout::stage_layers(std::int64_t stage,
-                                                        std::int64_t num_layers) const {
-  // Megatron's get_num_layers_to_build: the first and last stage may be given; the other stages
-  // share the rest evenly.
+std::int64_t ParallelLayout::split_share(std::int64_t virtual_stage,
+                                         std::int64_t num_layers) const {
+  // The first and last stage may be given; the others share the rest evenly.
+  const std::int64_t stage = virtual_stage % pipeline;
   std::int64_t others = pipeline;
-  std::int64_t rest = num_layers;
+  std::int64_t rest = num_layers + (account_for_embedding ? 1 : 0) + (account_for_loss ? 1 : 0);
   if (first_stage_layers > 0) --others, rest -= first_stage_layers;
   if (last_stage_layers > 0) --others, rest -= last_stage_layers;
-  const std::int64_t share = others > 0 ? rest / others : 0;
-  const std::int64_t first = first_stage_layers > 0 ? first_stage_layers : share;
-  const std::int64_t last = last_stage_layers > 0 ? last_stage_layers : share;
-  if (stage == 0) return {0, pipeline == 1 ? num_layers : first};
-  const std::int64_t begin = first + (stage - 1) * share;
-  return {begin, begin + (stage == pipeline - 1 ? last : share)};
+  std::int64_t share = others > 0 ? rest / others : 0;
+  if (stage == 0 && first_stage_layers > 0) share = first_stage_layers;
+  if (stage == pipeline - 1 && last_stage_layers > 0) share = last_stage_layers;
+  share /= virtual_pipeline;
+  if (account_for_embedding && virtual_stage == 0) --share;
+  if (account_for_loss && virtual_stage == virtual_stages() - 1) --share;
+  return share;
 }
+
+ParallelLayout::LayerRange ParallelLayout::chunk_layers(std::int64_t virtual_stage,
+                                                        std::int64_t num_layers) const {
+  LayerRange range;
+  for (std::int64_t vs = 0; vs <= virtual_stage; ++vs) {
+    range.begin = range.end;
+    range.end += listed_layers.empty() ? split_share(vs, num_layers)
+                                       : listed_layers[static_cast<std::size_t>(vs)];
+  }
+  return range;
+}
+
+std::vector<std::int64_t> ParallelLayout::stage_layers(std::int64_t stage,
+                                                       std::int64_t num_layers) const {
+  std::vector<std::int64_t> layers;
+  for (std::int64_t chunk = 0; chunk < virtual_pipeline; ++chunk) {
+    const LayerRange range = chunk_layers(virtual_stage(stage, chunk), num_layers);
+    for (std::int64_t layer = range.begin; layer < range.end; ++layer) layers.push_back(layer);
+  }
+  return layers;
+}
+
+namespace {
+
+// "Et*3|(tt|)*2mL" -> "Ettt|tt|tt|mL". Returns: empty if malformed.
+std::optional<std::string> expand_layout(std::string_view text, std::size_t& at, int depth) {
+  constexpr std::size_t kLongest = 100'000;
+  constexpr int kDeepest = 20;
+  std::string out;
+  while (at < text.size() && text[at] != ')') {
+    std::string item(1, text[at++]);
+    if (item == "," || item == " ") continue;
+    if (item == "(") {
+      if (depth == kDeepest) return std::nullopt;
+      const std::optional<std::string> inner = expand_layout(text, at, depth + 1);
+      if (!inner || at == text.size()) return std::nullopt;
+      ++at;  // )
+      item = *inner;
+    } else if (std::string_view("EtmL|").find(item[0]) == std::string_view::npos) {
+      return std::nullopt;
+    }
+    std::size_t times = 1;
+    if (at < text.size() && text[at] == '*') {
+      const char* begin = text.data() + at + 1;
+      const auto [end, error] = std::from_chars(begin, text.data() + text.size(), times);
+      if (error != std::errc{}) return std::nullopt;
+      at = static_cast<std::size_t>(end - text.data());
+    }
+    if (times > kLongest || out.size() + item.size() * times > kLongest) return std::nullopt;
+    for (std::size_t i = 0; i < times; ++i) out += item;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<PipelineLayout> parse_pipeline_layout(std::string_view text) {
+  std::size_t at = 0;
+  const std::optional<std::string> expanded = expand_layout(text, at, 0);
+  if (!expanded || at < text.size()) return std::nullopt;
+  if (expanded->empty() || expanded->front() != 'E' || expanded->back() != 'L') return std::nullopt;
+  PipelineLayout layout{{0}, {0}};
+  for (std::size_t i = 0; i < expanded->size(); ++i) {
+    const char c = (*expanded)[i];
+    const bool inside = i > 0 && i + 1 < expanded->size();
+    if (inside && (c == 'E' || c == 'L')) return std::nullopt;
+    if (c == 't') ++layout.decoder_layers.back();
+    if (c == 'm') ++layout.mtp_layers.back();
+    if (c == '|') {
+      layout.decoder_layers.push_back(0);
+      layout.mtp_layers.push_back(0);
+    }
+  }
+  return layout;
+}
+
+namespace {
+
+using Refuse = std::function<void(const std::string& key, const std::string& found,
+                                  const std::string& allowed)>;
+
+// How layers are split over (virtual) stages, and what interleaving needs.
+void validate_stages(const ModelSpec& model, const ParallelLayout& layout, const Batch& batch,
+                     const Refuse& refuse) {
+  const auto text = [](std::int64_t v) { return std::to_string(v); };
+  const std::int64_t p = layout.pipeline;
+  const std::int64_t v = layout.virtual_pipeline;
+  if (v > 1) {
+    const std::int64_t m = batch.num_microbatches(layout);
+    const std::int64_t n = layout.microbatches_in_a_row();
+    if (p == 1) {
+      refuse("virtual_pipeline_model_parallel_size", text(v), "1 without pipeline stages");
+    } else if (n < p || n > m) {
+      refuse("microbatch_group_size_per_vp_stage", text(n),
+             "from PP = " + text(p) + " to the " + text(m) + " microbatches of an iteration");
+    } else if (m % n != 0 && m % n < p) {
+      refuse("global_batch_size", text(batch.global_batch_size),
+             "microbatches (" + text(m) + ") that leave none, or at least PP = " + text(p) +
+                 ", over groups of " + text(n));
+    }
+  }
+  const bool given = layout.first_stage_layers > 0 || layout.last_stage_layers > 0;
+  if (!layout.listed_layers.empty()) {
+    if (std::ssize(layout.listed_layers) != layout.virtual_stages()) {
+      refuse("pipeline_model_parallel_layout", text(std::ssize(layout.listed_layers)) + " stages",
+             "PP * virtual stages = " + text(layout.virtual_stages()));
+      return;
+    }
+    const std::int64_t sum =
+        std::accumulate(layout.listed_layers.begin(), layout.listed_layers.end(), std::int64_t{0});
+    if (sum != model.num_layers) {
+      refuse("pipeline_model_parallel_layout", text(sum) + " decoder layers",
+             "num_layers = " + text(model.num_layers));
+    }
+    if (given || layout.account_for_embedding || layout.account_for_loss) {
+      refuse("pipeline_model_parallel_layout", "given",
+             "no other way to split the layers beside it");
+    }
+    return;
+  }
+  if (p == 1 && given) {
+    refuse("decoder_first_pipeline_num_layers", text(layout.first_stage_layers),
+           "no first or last stage layers without pipeline stages");
+    return;
+  }
+  if (given && (layout.account_for_embedding || layout.account_for_loss)) {
+    refuse("account_for_embedding_in_pipeline_split", "True",
+           "False beside decoder_first_pipeline_num_layers or decoder_last_pipeline_num_layers");
+    return;
+  }
+  const auto even = [&](std::int64_t layers, const std::string& key) {
+    if (layers > 0 && layers % v != 0) {
+      refuse(key, text(layers), "a multiple of the " + text(v) + " virtual stages of a stage");
+    }
+  };
+  even(layout.first_stage_layers, "decoder_first_pipeline_num_layers");
+  even(layout.last_stage_layers, "decoder_last_pipeline_num_layers");
+  std::int64_t others = p;
+  std::int64_t rest =
+      model.num_layers + (layout.account_for_embedding ? 1 : 0) + (layout.account_for_loss ? 1 : 0);
+  if (layout.first_stage_layers > 0) --others, rest -= layout.first_stage_layers;
+  if (layout.last_stage_layers > 0) --others, rest -= layout.last_stage_layers;
+  if (rest < 0 || (others > 0 && (rest % (others * v) != 0 || rest == 0)) ||
+      (others == 0 && rest != 0)) {
+    refuse(v > 1 ? "virtual_pipeline_model_parallel_size" : "pipeline_model_parallel_size",
+           text(v > 1 ? v : p),
+           "stages that share the remaining " + text(rest) + " layers of " +
+               text(model.num_layers) + " evenly, at least one each");
+  }
+}
+
+}  // namespace
 
 std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& layout,
                                 const Batch& batch, const std::string& file,
@@ -114,19 +270,7 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
              "micro_batch_size * DP");
   }
 
-  std::int64_t others = layout.pipeline;
-  std::int64_t rest = model.num_layers;
-  if (layout.first_stage_layers > 0) --others, rest -= layout.first_stage_layers;
-  if (layout.last_stage_layers > 0) --others, rest -= layout.last_stage_layers;
-  if (layout.pipeline == 1 && (layout.first_stage_layers > 0 || layout.last_stage_layers > 0)) {
-    refuse("decoder_first_pipeline_num_layers", text(layout.first_stage_layers),
-           "no first or last stage layers without pipeline stages");
-  } else if (rest < 0 || (others > 0 && (rest % others != 0 || rest == 0)) ||
-             (others == 0 && rest != 0)) {
-    refuse("pipeline_model_parallel_size", text(layout.pipeline),
-           "stages that share the remaining " + text(rest) + " layers of " +
-               text(model.num_layers) + " evenly, at least one each");
-  }
+  validate_stages(model, layout, batch, refuse);
   return out;
 }
 

@@ -1,12 +1,17 @@
 // How a model is spread over cards: tensor (TP), sequence, context (CP), pipeline (PP), expert (EP)
 // and expert-tensor (ETP) parallelism; data parallelism (DP) is what remains.
 //
+//   With virtual pipeline stages a card holds several chunks of the model: chunk c of stage r is
+//   virtual stage c * PP + r, and layers follow the order of virtual stages.
+//
 //   cards = DP * CP * TP * PP. Experts fold over DP * CP * TP: expert-DP = cards / (PP * EP * ETP).
 //   A unit (all stages of one expert-parallel group) has max(TP * CP, EP * ETP) lanes a stage.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/input_error.h"
@@ -20,26 +25,58 @@ struct ParallelLayout {
   bool sequence_parallel = false;
   std::int64_t context = 1;
   std::int64_t pipeline = 1;
+  std::int64_t virtual_pipeline = 1;  // chunks of a stage
+  // Microbatches of one chunk in a row (interleaved 1F1B); 0: PP, Megatron's default.
+  std::int64_t microbatch_group = 0;
   std::int64_t expert = 1;
   std::int64_t expert_tensor = 1;
   std::int64_t first_stage_layers = 0;  // 0: an even share
   std::int64_t last_stage_layers = 0;   // 0: an even share
+  // The embedding or the loss takes a layer's place in the even split.
+  bool account_for_embedding = false;
+  bool account_for_loss = false;
+  // [virtual stage]: decoder layers of each, where they are listed (pipeline layout); empty: split
+  // by the rules above.
+  std::vector<std::int64_t> listed_layers;
 
   std::int64_t data() const { return cards / (tensor * context * pipeline); }
   std::int64_t expert_data() const { return cards / (pipeline * expert * expert_tensor); }
   std::int64_t lanes_per_stage() const;
   std::int64_t units() const { return cards / (pipeline * lanes_per_stage()); }
+  std::int64_t virtual_stages() const { return pipeline * virtual_pipeline; }
+  std::int64_t virtual_stage(std::int64_t stage, std::int64_t chunk) const {
+    return chunk * pipeline + stage;
+  }
+  std::int64_t microbatches_in_a_row() const {
+    return microbatch_group > 0 ? microbatch_group : pipeline;
+  }
   // Tokens are split over TP too between the tensor-parallel regions.
   bool splits_sequence() const { return sequence_parallel && tensor > 1; }
 
-  // Half-open range of layers of a stage. Requires: a layout that `validate` accepts.
+  // Half-open range of layers of a virtual stage. Requires: a layout that `validate` accepts.
   struct LayerRange {
     std::int64_t begin = 0;
     std::int64_t end = 0;
     std::int64_t size() const { return end - begin; }
   };
-  LayerRange stage_layers(std::int64_t stage, std::int64_t num_layers) const;
+  LayerRange chunk_layers(std::int64_t virtual_stage, std::int64_t num_layers) const;
+  // All layers of a stage, in the order of its chunks.
+  std::vector<std::int64_t> stage_layers(std::int64_t stage, std::int64_t num_layers) const;
+
+ private:
+  // Layers of each virtual stage, as Megatron's get_num_layers_to_build splits them.
+  std::int64_t split_share(std::int64_t virtual_stage, std::int64_t num_layers) const;
 };
+
+// Decoder layers of each virtual stage of a Megatron pipeline layout such as "Et*3|(tt|)*29m|L":
+// E embedding, t decoder layer, m multi-token prediction, L loss, | between virtual stages, *n and
+// (..)*n repeat. Returns: empty when the text is no such layout, or when its first stage lacks E or
+// its last one L.
+struct PipelineLayout {
+  std::vector<std::int64_t> decoder_layers;  // [virtual stage]
+  std::vector<std::int64_t> mtp_layers;      // [virtual stage]
+};
+std::optional<PipelineLayout> parse_pipeline_layout(std::string_view text);
 
 struct Batch {
   std::int64_t micro_batch_size = 1;

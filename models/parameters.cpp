@@ -108,10 +108,10 @@ bool mla_down_projection_is_split(const FrameworkVersions& versions) {
   return versions.megatron_core < Version{0, 14};
 }
 
-std::vector<Weight> stage_weights(const Job& job, std::int64_t stage) {
+std::vector<Weight> chunk_weights(const Job& job, std::int64_t virtual_stage) {
   const ModelSpec& m = job.model;
-  const bool first = stage == 0;
-  const bool last = stage == job.layout.pipeline - 1;
+  const bool first = virtual_stage == 0;
+  const bool last = virtual_stage == job.layout.virtual_stages() - 1;
   const std::int64_t vocabulary = m.padded_vocab_size(job.layout.tensor) / job.layout.tensor;
   WeightList list(job);
   if (first) {
@@ -122,7 +122,7 @@ std::vector<Weight> stage_weights(const Job& job, std::int64_t stage) {
                m.max_position_embeddings, m.hidden_size);
     }
   }
-  const auto range = job.layout.stage_layers(stage, m.num_layers);
+  const auto range = job.layout.chunk_layers(virtual_stage, m.num_layers);
   for (std::int64_t layer = range.begin; layer < range.end; ++layer) {
     list.layer = layer;
     add_attention(job, list);
@@ -137,11 +137,21 @@ std::vector<Weight> stage_weights(const Job& job, std::int64_t stage) {
     list.norm("decoder.final_layernorm", m.hidden_size);
     // Tied weights share the embedding where both are on one stage; otherwise the last stage has a
     // copy.
-    if (m.untie_embeddings_and_output_weights || !first) {
+    if (m.untie_embeddings_and_output_weights || job.layout.pipeline > 1) {
       list.add("output_layer.weight", WeightKind::kOutput, vocabulary, m.hidden_size);
     }
   }
   return list.weights;
+}
+
+std::vector<Weight> stage_weights(const Job& job, std::int64_t stage) {
+  std::vector<Weight> weights;
+  for (std::int64_t chunk = 0; chunk < job.layout.virtual_pipeline; ++chunk) {
+    for (Weight& w : chunk_weights(job, job.layout.virtual_stage(stage, chunk))) {
+      weights.push_back(std::move(w));
+    }
+  }
+  return weights;
 }
 
 ParameterCount count_parameters(const std::vector<Weight>& weights) {

@@ -33,10 +33,12 @@ struct Weight {
   std::int64_t count() const { return rows * cols; }
 };
 
-// Weights of one card of a pipeline stage, in registration order. Every card of a stage holds the
-// same shapes. Requires: a validated job, 0 <= stage < PP.
+// Weights of one card of a virtual pipeline stage, in registration order. Every card of a stage
+// holds the same shapes. Requires: a validated job, 0 <= virtual_stage < PP * chunks.
 // Source: Megatron-LM gpt_model.py, gpt_layer_specs.py, attention.py, multi_latent_attention.py,
 // mlp.py, experts.py (TEGroupedMLP), router.py; the counts equal those the logs print.
+std::vector<Weight> chunk_weights(const Job& job, std::int64_t virtual_stage);
+// Of all chunks of a stage, one after the other.
 std::vector<Weight> stage_weights(const Job& job, std::int64_t stage);
 
 struct ParameterCount {

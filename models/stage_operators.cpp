@@ -1,14 +1,51 @@
+#include <algorithm>
+
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
 
 namespace tidemark {
 
-OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
+namespace {
+
+StorageId layer_operators(GraphBuilder& g, std::int64_t layer, StorageId input) {
+  const ModelSpec& m = g.job().model;
+  g.set_layer(layer);
+  const bool latent = m.attention.kind == AttentionKind::kMultiLatent;
+  const StorageId attended =
+      latent ? multi_latent_attention(g, input) : grouped_attention(g, input);
+  const StorageId x = bias_dropout_add(g, "self_attn_bda", attended, input);
+  const StorageId mlp = m.is_moe(layer) ? moe_mlp(g, x) : dense_mlp(g, x);
+  return bias_dropout_add(g, "mlp_bda", mlp, x);
+}
+
+// TransformerBlock._checkpointed_forward, or the layers as they are.
+StorageId decoder_layers(GraphBuilder& g, const ParallelLayout::LayerRange& layers, StorageId x) {
+  const std::optional<FullRecompute>& full = g.job().options.full_recompute;
+  std::int64_t layer = layers.begin;
+  while (layer < layers.end) {
+    const bool block = full && full->method == RecomputeMethod::kBlock;
+    if (!full || (block && layer - layers.begin >= full->num_layers)) {
+      x = layer_operators(g, layer++, x);
+      continue;
+    }
+    const std::int64_t end = block ? layer + 1 : std::min(layers.end, layer + full->num_layers);
+    x = g.checkpoint([=](GraphBuilder& b) {
+      StorageId y = x;
+      for (std::int64_t l = layer; l < end; ++l) y = layer_operators(b, l, y);
+      return std::vector{y};
+    })[0];
+    layer = end;
+  }
+  return x;
+}
+
+void chunk_operators(GraphBuilder& g, std::int64_t virtual_stage) {
+  const Job& job = g.job();
   const ModelSpec& m = job.model;
-  const bool first = stage == 0;
-  const bool last = stage == job.layout.pipeline - 1;
+  const bool first = virtual_stage == 0;
+  const bool last = virtual_stage == job.layout.virtual_stages() - 1;
   const std::int64_t border = kBf16 * job.sharded_tokens() * m.hidden_size;
-  GraphBuilder g(job);
+  Chunk& chunk = g.begin_chunk();
 
   // get_batch makes the causal mask on the first and last stage; forward_step names it until the
   // model's forward returns, although no kernel reads it.
@@ -25,18 +62,11 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
     x = embedding(g);
   } else {
     x = g.storage("input_tensor", border);
-    g.graph().input = x;
-    g.on_backward([x](GraphBuilder& b) { b.graph().input_gradient = b.gradient(x); });
+    chunk.input = x;
+    g.on_backward([x](GraphBuilder& b) { b.chunk().input_gradient = b.gradient(x); });
   }
-  const auto layers = job.layout.stage_layers(stage, m.num_layers);
-  for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) {
-    g.set_layer(layer);
-    const bool latent = m.attention.kind == AttentionKind::kMultiLatent;
-    const StorageId attended = latent ? multi_latent_attention(g, x) : grouped_attention(g, x);
-    x = bias_dropout_add(g, "self_attn_bda", attended, x);
-    const StorageId mlp = m.is_moe(layer) ? moe_mlp(g, x) : dense_mlp(g, x);
-    x = bias_dropout_add(g, "mlp_bda", mlp, x);
-  }
+  const auto layers = job.layout.chunk_layers(virtual_stage, m.num_layers);
+  x = decoder_layers(g, layers, x);
   g.set_layer(-1);
   if (last) {
     const StorageId loss = loss_head(g, x);
@@ -45,12 +75,22 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
       g.emit("loss_nan_check", HostWaitWork{}, {loss}, {});
     }
   } else {
-    g.graph().output = x;
+    chunk.output = x;
     const StorageId received = g.storage("output_tensor_grad", border, StorageRole::kGradient);
-    g.graph().output_gradient = received;
+    chunk.output_gradient = received;
     g.on_backward([x, received](GraphBuilder& b) { b.add_gradient(x, received); });
   }
   if (mask.valid()) g.hold({mask});
+  g.end_chunk();
+}
+
+}  // namespace
+
+OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
+  GraphBuilder g(job);
+  for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
+    chunk_operators(g, job.layout.virtual_stage(stage, c));
+  }
   return g.finish();
 }
 

@@ -70,22 +70,37 @@ class Replay {
 
   void start_up() {
     const OptimizerOptions& optimizer = card_.job.options.optimizer;
-    const std::vector<Weight> weights = stage_weights(card_.job, card_.stage);
-    std::vector<CachingAllocator::Handle> handles;
-    for (const Weight& w : weights) handles.push_back(allocate(kBf16Bytes * w.count()));
-    const std::vector<GradientBuffer> buffers = gradient_buffers(card_.job, card_.stage);
-    for (const GradientBuffer& buffer : buffers) {
-      allocate(kBf16Bytes * buffer.parameters);
-      allocate(optimizer.main_grad_bytes * buffer.parameters);
-      for (std::size_t i = weights.size(); i-- > 0;) {
-        if (weights[i].expert == buffer.expert) allocator_.release(handles[i]);
+    struct ModelChunk {
+      std::vector<Weight> weights;
+      std::vector<CachingAllocator::Handle> handles;
+      std::vector<GradientBuffer> buffers;
+    };
+    std::vector<ModelChunk> chunks;
+    for (std::int64_t c = 0; c < card_.job.layout.virtual_pipeline; ++c) {
+      const std::int64_t virtual_stage = card_.job.layout.virtual_stage(card_.stage, c);
+      ModelChunk& chunk = chunks.emplace_back();
+      chunk.weights = chunk_weights(card_.job, virtual_stage);
+      chunk.buffers = gradient_buffers(card_.job, virtual_stage);
+      for (const Weight& w : chunk.weights) {
+        chunk.handles.push_back(allocate(kBf16Bytes * w.count()));
       }
     }
-    for (const GradientBuffer& buffer : buffers) {
-      for (std::int64_t piece : buffer.owned_pieces) {
-        const CachingAllocator::Handle clone = allocate(kBf16Bytes * piece);
-        allocate(optimizer.main_param_bytes * piece);
-        allocator_.release(clone);
+    for (const ModelChunk& chunk : chunks) {
+      for (const GradientBuffer& buffer : chunk.buffers) {
+        allocate(kBf16Bytes * buffer.parameters);
+        allocate(optimizer.main_grad_bytes * buffer.parameters);
+        for (std::size_t i = chunk.weights.size(); i-- > 0;) {
+          if (chunk.weights[i].expert == buffer.expert) allocator_.release(chunk.handles[i]);
+        }
+      }
+    }
+    for (const ModelChunk& chunk : chunks) {
+      for (const GradientBuffer& buffer : chunk.buffers) {
+        for (std::int64_t piece : buffer.owned_pieces) {
+          const CachingAllocator::Handle clone = allocate(kBf16Bytes * piece);
+          allocate(optimizer.main_param_bytes * piece);
+          allocator_.release(clone);
+        }
       }
     }
   }
@@ -185,14 +200,16 @@ class Replay {
     }
     const auto& times = card_.clock->steps[static_cast<std::size_t>(e.step)];
     const Slot* slot = std::get_if<Slot>(&card_.steps[static_cast<std::size_t>(e.step)]);
-    const std::vector<Operator>* ops = nullptr;
+    const Operator* ops = nullptr;
     if (slot != nullptr) {
-      ops = slot->kind == SlotKind::kForward ? &card_.graph.forward : &card_.graph.backward;
+      const Chunk& chunk = card_.graph.chunks[static_cast<std::size_t>(slot->chunk)];
+      ops = slot->kind == SlotKind::kForward ? &card_.graph.forward[chunk.forward.begin]
+                                             : &card_.graph.backward[chunk.backward.begin];
     }
     for (; next_op_ <= static_cast<std::size_t>(e.op); ++next_op_) {
       now_ns_ = times[next_op_].issued_ns;
-      if (ops != nullptr && is_communicator((*ops)[next_op_].stream)) {
-        busy_until_ns_[static_cast<std::size_t>((*ops)[next_op_].stream)] = times[next_op_].done_ns;
+      if (ops != nullptr && is_communicator(ops[next_op_].stream)) {
+        busy_until_ns_[static_cast<std::size_t>(ops[next_op_].stream)] = times[next_op_].done_ns;
       }
     }
   }

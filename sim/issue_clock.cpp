@@ -31,14 +31,16 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
   if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
 }
 
-void ClockRecorder::on_exchange(std::int32_t stage, std::int32_t step,
+void ClockRecorder::on_transfer(std::int32_t stage, std::int32_t step,
                                 std::span<const std::int64_t> start,
                                 std::span<const std::int64_t> end) {
   const auto s = static_cast<std::size_t>(stage);
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
-  host_[s] = done;
-  if (next_ != nullptr) next_->on_exchange(stage, step, start, end);
+  const Step& what = program_.schedule.stages[s][static_cast<std::size_t>(step)];
+  const Transfer* transfer = std::get_if<Transfer>(&what);
+  if (transfer != nullptr && transfer->blocking) host_[s] = done;
+  if (next_ != nullptr) next_->on_transfer(stage, step, start, end);
 }
 
 }  // namespace tidemark

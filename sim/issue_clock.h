@@ -14,7 +14,8 @@ struct StageClock {
     std::int64_t issued_ns = 0;
     std::int64_t done_ns = 0;
   };
-  std::vector<std::vector<Times>> steps;  // [step][operator of the graph's pass]; exchanges: one
+  std::vector<std::vector<Times>>
+      steps;  // [step][operator of the graph's pass]; transfers and waits: one
 };
 
 // Collects the clocks of all stages, each of its own lane, and passes everything on.
@@ -24,7 +25,7 @@ class ClockRecorder : public Recorder {
 
   void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram& slot,
                    std::span<const std::int64_t> start, std::span<const std::int64_t> end) override;
-  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+  void on_transfer(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
                    std::span<const std::int64_t> end) override;
 
   const StageClock& clock(std::size_t stage) const { return clocks_[stage]; }

@@ -6,66 +6,107 @@
 namespace tidemark {
 namespace {
 
+// Messages of one kind to one stage move in the order in which both sides post them.
+class Channel {
+ public:
+  // At most `outstanding` messages are posted by one side and not yet waited for.
+  explicit Channel(std::size_t outstanding) : messages_(outstanding) {}
+
+  // `ready`: [lane]. Returns: the message's number.
+  std::size_t send(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
+    return post(sent_, tensor, ready, &Message::sender);
+  }
+  std::size_t receive(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
+    return post(received_, tensor, ready, &Message::receiver);
+  }
+  bool posted(std::size_t n) const { return n < sent_ && n < received_; }
+  // When the message has arrived. Requires: posted(n).
+  std::int64_t end(std::size_t n, std::size_t lane, std::int64_t duration) const {
+    const Message& m = messages_[n % messages_.size()];
+    return std::max(m.sender.ready[lane], m.receiver.ready[lane]) + duration;
+  }
+
+ private:
+  struct Side {
+    ChunkTensor tensor;  // as the receiver counts
+    std::vector<std::int64_t> ready;
+  };
+  struct Message {
+    Side sender;
+    Side receiver;
+  };
+
+  std::size_t post(std::size_t& count, ChunkTensor tensor, const std::vector<std::int64_t>& ready,
+                   Side Message::*side) {
+    const std::size_t number = count++;
+    Message& message = messages_[number % messages_.size()];
+    (message.*side).tensor = tensor;
+    (message.*side).ready.assign(ready.begin(), ready.end());
+    if (posted(number) && message.sender.tensor != message.receiver.tensor) {
+      throw std::logic_error("neighbouring stages disagree about a transfer");
+    }
+    return number;
+  }
+
+  std::vector<Message> messages_;
+  std::size_t sent_ = 0;
+  std::size_t received_ = 0;
+};
+
+// By the stage that receives.
+struct Channels {
+  std::vector<Channel> activations;
+  std::vector<Channel> gradients;
+};
+
 class StageRun {
  public:
-  StageRun(const Program& program, const LaneRows& rows, std::int32_t stage, Recorder* recorder)
+  StageRun(const Program& program, const LaneRows& rows, std::int32_t stage, Channels& channels,
+           Recorder* recorder)
       : program_(program),
-        stage_(program.stages[static_cast<std::size_t>(stage)]),
         steps_(program.schedule.stages[static_cast<std::size_t>(stage)]),
         rows_(rows),
+        channels_(channels),
         recorder_(recorder),
         index_(stage),
+        stages_(static_cast<std::int32_t>(program.stages.size())),
         lanes_(static_cast<std::size_t>(program.lanes)),
         free_(kNumStreams * lanes_, 0),
         host_(lanes_, 0),
         start_(lanes_),
         duration_(lanes_) {
     std::size_t ops = 0;
-    for (const SlotProgram* slot :
-         {&stage_.forward, &stage_.backward, &stage_.first_forward, &stage_.last_backward}) {
-      ops = std::max(ops, slot->ops.size());
+    for (const ChunkProgram& chunk : program.stages[static_cast<std::size_t>(stage)].chunks) {
+      for (const SlotProgram* slot :
+           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
+        ops = std::max(ops, slot->ops.size());
+      }
     }
     end_.resize(ops * lanes_);
   }
 
-  bool finished() const { return step_ == steps_.size(); }
+  bool finished() const { return step_ == steps_.size() && awaited_.empty(); }
 
-  // Runs slots until the next exchange or the end.
-  void run_slots() {
-    for (; step_ < steps_.size(); ++step_) {
-      const Slot* slot = std::get_if<Slot>(&steps_[step_]);
-      if (slot == nullptr) break;
-      const bool forward = slot->kind == SlotKind::kForward;
-      const bool first = slot->microbatch == 0;
-      const bool last = slot->microbatch == program_.schedule.microbatches - 1;
-      const SlotProgram& normal = forward ? stage_.forward : stage_.backward;
-      const SlotProgram& at_border = forward ? stage_.first_forward : stage_.last_backward;
-      run_slot((forward ? first : last) ? at_border : normal, slot->microbatch);
-    }
-    if (step_ < steps_.size() || finished()) settle();
-  }
-
-  const Exchange* pending() const {
-    return finished() ? nullptr : std::get_if<Exchange>(&steps_[step_]);
-  }
-
-  // Both sides of an exchange: starts when both are ready, and both hosts wait for its end.
-  static void exchange(StageRun& a, StageRun& b, std::int64_t duration) {
-    for (std::size_t l = 0; l < a.lanes_; ++l) {
-      const std::int64_t start = std::max(a.host_[l], b.host_[l]);
-      a.start_[l] = b.start_[l] = start;
-      a.host_[l] = b.host_[l] = start + duration;
-    }
-    for (StageRun* side : {&a, &b}) {
-      for (int s = 0; s < kNumStreams; ++s) {
-        std::copy(side->host_.begin(), side->host_.end(), side->stream(s));
+  // Goes on until the end, or until a neighbour has to post something first. Returns: whether it
+  // got anywhere.
+  bool advance() {
+    bool moved = false;
+    while (!finished()) {
+      if (!awaited_.empty()) {
+        if (!arrived()) return moved;
+        go_on();
+      } else if (const Slot* slot = std::get_if<Slot>(&steps_[step_])) {
+        run_slot(program_.slot_program(index_, *slot), slot->microbatch);
+        ++step_;
+      } else if (const Transfer* transfer = std::get_if<Transfer>(&steps_[step_])) {
+        post(*transfer);
+      } else {
+        await(std::get<Wait>(steps_[step_]));
       }
-      if (side->recorder_ != nullptr) {
-        side->recorder_->on_exchange(side->index_, static_cast<std::int32_t>(side->step_),
-                                     side->start_, side->host_);
-      }
-      ++side->step_;
+      moved = true;
     }
+    settle();
+    return moved;
   }
 
   StageTimes take_times() {
@@ -74,14 +115,118 @@ class StageRun {
   }
 
  private:
+  struct Awaited {
+    const Channel* channel = nullptr;
+    std::size_t number = 0;
+  };
+  struct Received {
+    Wait what;
+    Awaited message;
+  };
+
   std::int64_t* stream(int s) { return free_.data() + static_cast<std::size_t>(s) * lanes_; }
 
-  // The host waits for everything it has issued (torch.cuda.synchronize around each exchange).
+  // The host waits for everything it has issued (torch.cuda.synchronize around each transfer).
   void settle() {
     for (int s = 0; s < kNumStreams; ++s) {
       const std::int64_t* free = stream(s);
       for (std::size_t l = 0; l < lanes_; ++l) host_[l] = std::max(host_[l], free[l]);
     }
+  }
+
+  Channel& channel(bool gradient, std::int32_t receiver) {
+    const std::int32_t stage = (receiver + stages_) % stages_;
+    return (gradient ? channels_.gradients
+                     : channels_.activations)[static_cast<std::size_t>(stage)];
+  }
+
+  void post(const Transfer& t) {
+    if (t.blocking) {
+      settle();
+      start_ = host_;
+    } else {
+      const std::int64_t* compute = stream(static_cast<int>(Stream::kCompute));
+      for (std::size_t l = 0; l < lanes_; ++l) start_[l] = std::max(host_[l], compute[l]);
+    }
+    // Chunks count one more past the end of the ring.
+    const bool ends_ring = index_ == stages_ - 1;
+    if (t.send_activation.valid()) {
+      Channel& to = channel(false, index_ + 1);
+      const ChunkTensor there{t.send_activation.chunk + (ends_ring ? 1 : 0),
+                              t.send_activation.microbatch};
+      sent(t, to, to.send(there, start_), sending_activation_);
+    }
+    if (t.send_gradient.valid()) {
+      Channel& to = channel(true, index_ - 1);
+      const ChunkTensor there{t.send_gradient.chunk - (index_ == 0 ? 1 : 0),
+                              t.send_gradient.microbatch};
+      sent(t, to, to.send(there, start_), sending_gradient_);
+    }
+    for (const bool gradient : {false, true}) {
+      const ChunkTensor& tensor = gradient ? t.receive_gradient : t.receive_activation;
+      if (!tensor.valid()) continue;
+      Channel& from = channel(gradient, index_);
+      const Awaited message{&from, from.receive(tensor, start_)};
+      if (t.blocking) {
+        awaited_.push_back(message);
+      } else {
+        received_.push_back({{gradient, tensor}, message});
+      }
+    }
+    host_awaits_ = t.blocking;
+    const bool nothing = awaited_.empty();
+    if (recorder_ != nullptr && (nothing || !t.blocking)) {
+      recorder_->on_transfer(index_, static_cast<std::int32_t>(step_), start_, start_);
+    }
+    if (nothing) ++step_;
+  }
+
+  // A stage lets one unfinished message go on in each direction; before another it waits.
+  void sent(const Transfer& t, const Channel& to, std::size_t number, Awaited& unfinished) {
+    if (t.blocking) {
+      awaited_.push_back({&to, number});
+      return;
+    }
+    if (unfinished.channel != nullptr) awaited_.push_back(unfinished);
+    unfinished = {&to, number};
+  }
+
+  void await(const Wait& wait) {
+    const auto it = std::find_if(received_.begin(), received_.end(),
+                                 [&](const Received& r) { return r.what == wait; });
+    if (it == received_.end()) throw std::logic_error("a stage waits for what it never received");
+    awaited_.push_back(it->message);
+    received_.erase(it);
+    host_awaits_ = false;
+  }
+
+  bool arrived() const {
+    return std::all_of(awaited_.begin(), awaited_.end(),
+                       [](const Awaited& a) { return a.channel->posted(a.number); });
+  }
+
+  void go_on() {
+    std::vector<std::int64_t>& end = duration_;
+    std::fill(end.begin(), end.end(), 0);
+    for (const Awaited& a : awaited_) {
+      for (std::size_t l = 0; l < lanes_; ++l) {
+        end[l] = std::max(end[l], a.channel->end(a.number, l, program_.exchange_ns));
+      }
+    }
+    awaited_.clear();
+    if (host_awaits_) {
+      host_ = end;
+      for (int s = 0; s < kNumStreams; ++s) std::copy(end.begin(), end.end(), stream(s));
+    } else {
+      std::int64_t* compute = stream(static_cast<int>(Stream::kCompute));
+      for (std::size_t l = 0; l < lanes_; ++l) compute[l] = std::max(compute[l], end[l]);
+    }
+    const bool posts = std::holds_alternative<Transfer>(steps_[step_]);
+    if (recorder_ != nullptr && (host_awaits_ || !posts)) {
+      for (std::size_t l = 0; l < lanes_; ++l) start_[l] = end[l] - program_.exchange_ns;
+      recorder_->on_transfer(index_, static_cast<std::int32_t>(step_), start_, end);
+    }
+    ++step_;
   }
 
   void run_slot(const SlotProgram& slot, std::int32_t microbatch) {
@@ -155,13 +300,19 @@ class StageRun {
   }
 
   const Program& program_;
-  const StageProgram& stage_;
   const std::vector<Step>& steps_;
   const LaneRows& rows_;
+  Channels& channels_;
   Recorder* recorder_;
   std::int32_t index_;
+  std::int32_t stages_;
   std::size_t lanes_;
   std::size_t step_ = 0;
+  std::vector<Awaited> awaited_;  // by the step at hand
+  bool host_awaits_ = false;
+  std::vector<Received> received_;  // posted, and waited for by a later step
+  Awaited sending_activation_;
+  Awaited sending_gradient_;
   std::vector<std::int64_t> free_;      // [stream][lane]
   std::vector<std::int64_t> host_;      // [lane]
   std::vector<std::int64_t> end_;       // [op of the slot][lane]
@@ -174,29 +325,16 @@ class StageRun {
 
 UnitTimes run_unit(const Program& program, const LaneRows& rows, Recorder* recorder) {
   const auto stages = static_cast<std::int32_t>(program.stages.size());
+  const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
+  Channels channels;
+  channels.activations.assign(program.stages.size(), Channel(outstanding));
+  channels.gradients = channels.activations;
   std::vector<StageRun> runs;
-  runs.reserve(static_cast<std::size_t>(stages));
-  for (std::int32_t r = 0; r < stages; ++r) runs.emplace_back(program, rows, r, recorder);
-  for (StageRun& run : runs) run.run_slots();
-
-  bool progress = true;
-  while (progress) {
+  runs.reserve(program.stages.size());
+  for (std::int32_t r = 0; r < stages; ++r) runs.emplace_back(program, rows, r, channels, recorder);
+  for (bool progress = true; progress;) {
     progress = false;
-    for (std::int32_t r = 0; r + 1 < stages; ++r) {
-      StageRun& a = runs[static_cast<std::size_t>(r)];
-      StageRun& b = runs[static_cast<std::size_t>(r) + 1];
-      const Exchange* from = a.pending();
-      const Exchange* to = b.pending();
-      if (from == nullptr || to == nullptr || from->peer != r + 1 || to->peer != r) continue;
-      if (from->send_microbatch != to->receive_microbatch ||
-          from->receive_microbatch != to->send_microbatch) {
-        throw std::logic_error("neighbouring stages disagree about an exchange");
-      }
-      StageRun::exchange(a, b, program.exchange_ns);
-      a.run_slots();
-      b.run_slots();
-      progress = true;
-    }
+    for (StageRun& run : runs) progress |= !run.finished() && run.advance();
   }
 
   UnitTimes times;

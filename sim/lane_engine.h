@@ -1,6 +1,6 @@
 // The discrete-event core: evaluates a program in dependency order with arrays over the lanes of a
 // stage (operators outer, lanes inner, no allocation inside). Between the meeting points of a group
-// lanes advance separately; stages meet in exchanges.
+// lanes advance separately; stages meet in transfers.
 //
 // Times are ns from the start of the iteration. The iteration ends when every stage has its
 // gradients (a global norm joins all cards), the slowest optimizer step and the slowest gather.
@@ -24,7 +24,9 @@ class Recorder {
   virtual void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op,
                            const SlotProgram& slot, std::span<const std::int64_t> start,
                            std::span<const std::int64_t> end) = 0;
-  virtual void on_exchange(std::int32_t stage, std::int32_t step,
+  // A blocking transfer or a wait: from when the last message moves. A transfer that is only
+  // posted: `start` == `end`, when it is ready.
+  virtual void on_transfer(std::int32_t stage, std::int32_t step,
                            std::span<const std::int64_t> start,
                            std::span<const std::int64_t> end) = 0;
 };

@@ -1,5 +1,6 @@
 #include "sim/memory_sequence.h"
 
+#include <deque>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -7,78 +8,31 @@
 namespace tidemark {
 namespace {
 
-// What is allocated and freed at each operator of a slot without looking at other slots.
-struct SlotEvents {
-  std::vector<std::vector<std::int32_t>> allocated;  // [op] -> storages
-  std::vector<std::vector<std::int32_t>> freed;
-};
+constexpr std::int32_t kUnbound = -2;  // a Python name without a value
 
-class SequenceBuilder {
+// What a stage's operators allocate and free, and reference counts of what outlives them.
+class References {
  public:
-  SequenceBuilder(const OperatorGraph& graph, std::int32_t stage, std::int32_t microbatches)
-      : graph_(graph), stage_(stage), microbatches_(microbatches), lives_(lifetimes(graph)) {
+  References(const OperatorGraph& graph, const std::vector<StorageId>& carried_over)
+      : graph_(graph), lives_(lifetimes(graph)) {
     plan_slots();
-    if (graph.input.valid()) {
-      // The last microbatch's input is still named by decoder.input_tensor.
-      retain(graph.input, kPreviousIteration);
-      decoder_input_ = kPreviousIteration;
-      retain(graph.input_gradient, kPreviousIteration);
-      sequence_.carried_over = {graph.input, graph.input_gradient};
-    }
-    for (StorageId s : module_state_) {
+    for (StorageId s : carried_over) {
       retain(s, kPreviousIteration);
-      sequence_.carried_over.push_back(s);
+      const std::int32_t attribute = attribute_[s.index()];
+      if (attribute >= 0) owners_[attribute] = {s, kPreviousIteration};
     }
+    sequence_.carried_over = carried_over;
   }
 
-  MemorySequence build(const std::vector<Step>& steps) {
-    for (const Step& step : steps) {
-      op_ = 0;
-      if (const Slot* slot = std::get_if<Slot>(&step)) {
-        slot->kind == SlotKind::kForward ? forward(slot->microbatch) : backward(slot->microbatch);
-      } else {
-        exchange(std::get<Exchange>(step));
-      }
-      ++step_;
-    }
-    --step_;
-    return_from_schedule();
-    check_leftovers();
-    return std::move(sequence_);
-  }
+  const Chunk& chunk(std::int32_t c) const { return graph_.chunks[static_cast<std::size_t>(c)]; }
+  void at(std::int32_t step) { step_ = step, op_ = 0; }
 
- private:
-  using Key = std::pair<std::int32_t, std::int32_t>;  // storage, microbatch
-  static constexpr std::int32_t kUnbound = -2;        // a Python name without a value
-
-  void plan_slots() {
-    const std::size_t size = graph_.size();
-    slots_.allocated.resize(size);
-    slots_.freed.resize(size);
-    for (std::size_t op = 0; op < size; ++op) {
-      for (StorageId s : graph_.at(op).writes) {
-        const bool first = lives_[s.index()].first == static_cast<std::int32_t>(op);
-        if (first && has_bytes(s)) slots_.allocated[op].push_back(s.value);
-      }
-    }
-    for (std::size_t i = 0; i < graph_.storages.size(); ++i) {
-      const StorageId id(static_cast<std::int64_t>(i));
-      if (!has_bytes(id)) continue;
-      if (graph_.storages[i].role == StorageRole::kModuleState) module_state_.push_back(id);
-      const bool border = id == graph_.input || id == graph_.output ||
-                          id == graph_.output_gradient || id == graph_.input_gradient;
-      if (!border) slots_.freed[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
-    }
-  }
-  bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
-
-  void emit(std::int32_t storage, std::int32_t microbatch, bool allocates) {
-    sequence_.events.push_back({step_, op_, storage, microbatch, allocates});
-  }
   void allocate(StorageId s, std::int32_t microbatch) {
     emit(s.value, microbatch, true);
     retain(s, microbatch);
   }
+  // Of bytes that nothing counts references to.
+  void free(StorageId s, std::int32_t microbatch) { emit(s.value, microbatch, false); }
   void retain(StorageId s, std::int32_t microbatch) { ++references_[{s.value, microbatch}]; }
   // Returns: whether that was the last reference; the storage is then freed.
   bool release(StorageId s, std::int32_t microbatch) {
@@ -89,48 +43,111 @@ class SequenceBuilder {
     emit(s.value, microbatch, false);
     return true;
   }
-  const std::string& name(std::int32_t storage) const {
-    return graph_.storages[static_cast<std::size_t>(storage)].name;
-  }
 
   // An input refers to its gradient (`.grad`, through retain_grad).
-  void release_input(std::int32_t microbatch) {
-    if (microbatch == kUnbound || !graph_.input.valid()) return;
-    if (release(graph_.input, microbatch)) {
-      if (references_.contains({graph_.input_gradient.value, microbatch})) {
-        release(graph_.input_gradient, microbatch);
-      }
+  void retain_input(std::int32_t c, std::int32_t microbatch) {
+    if (chunk(c).input.valid()) retain(chunk(c).input, microbatch);
+  }
+  void release_input(std::int32_t c, std::int32_t microbatch) {
+    if (microbatch == kUnbound || !chunk(c).input.valid()) return;
+    if (release(chunk(c).input, microbatch)) {
+      const StorageId gradient = chunk(c).input_gradient;
+      if (references_.contains({gradient.value, microbatch})) release(gradient, microbatch);
     }
   }
-  void retain_graph(std::int32_t microbatch) {
-    if (++graph_references_[microbatch] == 1 && graph_.input.valid()) {
-      retain(graph_.input, microbatch);
-    }
+  // An output's autograd graph refers to the chunk's input.
+  void retain_graph(std::int32_t c, std::int32_t microbatch) {
+    if (++graph_references_[{c, microbatch}] == 1) retain_input(c, microbatch);
   }
-  void release_graph(std::int32_t microbatch) {
+  void release_graph(std::int32_t c, std::int32_t microbatch) {
     if (microbatch == kUnbound) return;
-    if (--graph_references_[microbatch] == 0) release_input(microbatch);
+    if (--graph_references_[{c, microbatch}] == 0) release_input(c, microbatch);
   }
   void release_gradient(StorageId s, std::int32_t microbatch) {
     if (microbatch != kUnbound && s.valid()) release(s, microbatch);
   }
 
-  void run_ops(std::size_t begin, std::size_t end, std::int32_t microbatch) {
-    for (std::size_t i = begin; i < end; ++i) {
-      op_ = static_cast<std::int32_t>(i - begin);
-      for (std::int32_t s : slots_.allocated[i]) {
+  void run_forward(std::int32_t c, std::int32_t microbatch) {
+    run(0, chunk(c).forward, chunk(c), microbatch);
+  }
+  void run_backward(std::int32_t c, std::int32_t microbatch) {
+    run(graph_.forward.size(), chunk(c).backward, chunk(c), microbatch);
+  }
+
+  // What is still referred to is what an iteration carries over: of its last microbatch.
+  MemorySequence finish(std::int32_t microbatches) && {
+    sequence_.carried_over.clear();
+    for (const auto& [key, count] : references_) {
+      if (key.second != microbatches - 1) {
+        throw std::logic_error("the memory sequence leaks " + name(key.first));
+      }
+      sequence_.carried_over.emplace_back(key.first);
+    }
+    return std::move(sequence_);
+  }
+
+ private:
+  using Key = std::pair<std::int32_t, std::int32_t>;  // storage, microbatch
+
+  void plan_slots() {
+    const std::size_t size = graph_.size();
+    allocated_.resize(size);
+    freed_.resize(size);
+    attribute_.assign(graph_.storages.size(), -1);
+    for (std::size_t op = 0; op < size; ++op) {
+      for (StorageId s : graph_.at(op).writes) {
+        const bool first = lives_[s.index()].first == static_cast<std::int32_t>(op);
+        if (first && has_bytes(s)) allocated_[op].push_back(s.value);
+      }
+    }
+    std::vector<bool> border(graph_.storages.size(), false);
+    for (const Chunk& c : graph_.chunks) {
+      for (StorageId s : {c.input, c.output, c.output_gradient, c.input_gradient}) {
+        if (s.valid()) border[s.index()] = true;
+      }
+    }
+    std::map<std::pair<std::int32_t, std::string>, std::int32_t> attributes;
+    for (std::size_t i = 0; i < graph_.storages.size(); ++i) {
+      const StorageId id(static_cast<std::int64_t>(i));
+      if (!has_bytes(id)) continue;
+      const Storage& s = graph_.storages[i];
+      if (s.role == StorageRole::kModuleState) {
+        // A recomputed forward writes the same attribute.
+        attribute_[i] =
+            attributes.try_emplace({s.layer, s.name}, static_cast<std::int32_t>(attributes.size()))
+                .first->second;
+      }
+      if (!border[i]) freed_[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
+    }
+  }
+  bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
+
+  void emit(std::int32_t storage, std::int32_t microbatch, bool allocates) {
+    sequence_.events.push_back({step_, op_, storage, microbatch, allocates});
+  }
+  const std::string& name(std::int32_t storage) const {
+    return graph_.storages[static_cast<std::size_t>(storage)].name;
+  }
+
+  void run(std::size_t offset, OperatorRange range, const Chunk& c, std::int32_t microbatch) {
+    for (std::int32_t i = range.begin; i < range.end; ++i) {
+      const std::size_t op = offset + static_cast<std::size_t>(i);
+      op_ = i - range.begin;
+      for (std::int32_t s : allocated_[op]) {
         emit(s, microbatch, true);
         const StorageId id(s);
-        if (id == graph_.input_gradient) retain(id, microbatch);  // .grad
-        if (graph_.storages[id.index()].role == StorageRole::kModuleState) {
-          retain(id, microbatch);  // autograd
-          retain(id, microbatch);  // the module
-          release(id, module_owner_);
-        }
+        if (id == c.input_gradient) retain(id, microbatch);  // .grad
+        const std::int32_t attribute = attribute_[id.index()];
+        if (attribute < 0) continue;
+        retain(id, microbatch);  // its users
+        retain(id, microbatch);  // the module
+        const auto owner = owners_.find(attribute);
+        if (owner != owners_.end()) release(owner->second.first, owner->second.second);
+        owners_[attribute] = {id, microbatch};
       }
-      for (std::int32_t s : slots_.freed[i]) {
+      for (std::int32_t s : freed_[op]) {
         const StorageId id(s);
-        if (graph_.storages[id.index()].role == StorageRole::kModuleState) {
+        if (attribute_[id.index()] >= 0) {
           release(id, microbatch);
         } else {
           emit(s, microbatch, false);
@@ -139,19 +156,81 @@ class SequenceBuilder {
     }
   }
 
-  void forward(std::int32_t microbatch) {
-    if (graph_.input.valid()) {
-      retain(graph_.input, microbatch);  // set_input_tensor
-      release_input(decoder_input_);
-      decoder_input_ = microbatch;
+  const OperatorGraph& graph_;
+  std::vector<Lifetime> lives_;
+  std::vector<std::vector<std::int32_t>> allocated_;  // [operator] -> storages
+  std::vector<std::vector<std::int32_t>> freed_;
+  std::vector<std::int32_t> attribute_;  // [storage]: of a module; -1: none
+  std::map<std::int32_t, std::pair<StorageId, std::int32_t>> owners_;  // by attribute
+  MemorySequence sequence_;
+  std::map<Key, int> references_;
+  std::map<Key, int> graph_references_;  // of a chunk's microbatch
+  std::int32_t step_ = 0;
+  std::int32_t op_ = 0;
+};
+
+// Each chunk's `decoder.input_tensor`, which lives until its next forward.
+class DecoderInputs {
+ public:
+  DecoderInputs(References& references, std::size_t chunks,
+                const std::vector<StorageId>& carried_over)
+      : references_(references), microbatch_(chunks, kUnbound) {
+    for (StorageId s : carried_over) {
+      for (std::size_t c = 0; c < chunks; ++c) {
+        if (references.chunk(static_cast<std::int32_t>(c)).input == s) {
+          microbatch_[c] = kPreviousIteration;
+        }
+      }
     }
-    run_ops(0, graph_.forward.size(), microbatch);
-    module_owner_ = microbatch;
-    retain_graph(microbatch);  // output_tensor = forward_step(...)
-    release_graph(std::exchange(output_tensor_, microbatch));
+  }
+  void set(std::int32_t c, std::int32_t microbatch) {
+    references_.retain_input(c, microbatch);
+    references_.release_input(c,
+                              std::exchange(microbatch_[static_cast<std::size_t>(c)], microbatch));
+  }
+
+ private:
+  References& references_;
+  std::vector<std::int32_t> microbatch_;  // [chunk]
+};
+
+// The names of forward_backward_pipelining_without_interleaving; without pipeline stages those of
+// forward_backward_no_pipelining come and go at the same places.
+class PlainWalk {
+ public:
+  PlainWalk(const OperatorGraph& graph, std::int32_t microbatches,
+            const std::vector<StorageId>& carried_over)
+      : references_(graph, carried_over),
+        microbatches_(microbatches),
+        decoder_input_(references_, 1, carried_over),
+        border_(graph.chunks[0]) {}
+
+  MemorySequence build(const std::vector<Step>& steps) && {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      references_.at(static_cast<std::int32_t>(i));
+      if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
+        slot->kind == SlotKind::kForward ? forward(slot->microbatch) : backward(slot->microbatch);
+      } else {
+        transfer(std::get<Transfer>(steps[i]));
+      }
+    }
+    // forward_backward_func returns: its locals die.
+    references_.release_input(0, input_tensor_);
+    references_.release_graph(0, output_tensor_);
+    references_.release_gradient(border_.output_gradient, output_tensor_grad_);
+    references_.release_gradient(border_.input_gradient, input_tensor_grad_);
+    return std::move(references_).finish(microbatches_);
+  }
+
+ private:
+  void forward(std::int32_t microbatch) {
+    decoder_input_.set(0, microbatch);
+    references_.run_forward(0, microbatch);
+    references_.retain_graph(0, microbatch);  // output_tensor = forward_step(...)
+    references_.release_graph(0, std::exchange(output_tensor_, microbatch));
     // input_tensors.append, output_tensors.append
-    if (graph_.input.valid()) retain(graph_.input, microbatch);
-    retain_graph(microbatch);
+    references_.retain_input(0, microbatch);
+    references_.retain_graph(0, microbatch);
   }
 
   // input_tensors.pop(0), output_tensors.pop(0): both lists' entries move to the names; what these
@@ -159,87 +238,195 @@ class SequenceBuilder {
   void pop(std::int32_t microbatch) {
     if (popped_ == microbatch) return;
     popped_ = microbatch;
-    release_input(std::exchange(input_tensor_, graph_.input.valid() ? microbatch : kUnbound));
-    release_graph(std::exchange(output_tensor_, microbatch));
+    references_.release_input(
+        0, std::exchange(input_tensor_, border_.input.valid() ? microbatch : kUnbound));
+    references_.release_graph(0, std::exchange(output_tensor_, microbatch));
   }
 
   void backward(std::int32_t microbatch) {
     pop(microbatch);
-    run_ops(graph_.forward.size(), graph_.size(), microbatch);
-    if (graph_.input_gradient.valid()) {
-      retain(graph_.input_gradient, microbatch);
-      release_gradient(graph_.input_gradient, std::exchange(input_tensor_grad_, microbatch));
+    references_.run_backward(0, microbatch);
+    if (border_.input_gradient.valid()) {
+      references_.retain(border_.input_gradient, microbatch);
+      references_.release_gradient(border_.input_gradient,
+                                   std::exchange(input_tensor_grad_, microbatch));
     }
   }
 
-  void exchange(const Exchange& e) {
-    const bool with_next = e.peer > stage_;
+  void transfer(const Transfer& t) {
     // In the cool-down the names are popped before recv_backward.
-    if (with_next && e.send_microbatch < 0) pop(e.receive_microbatch);
-    if (e.receive_microbatch >= 0) {
-      if (with_next) {
-        allocate(graph_.output_gradient, e.receive_microbatch);
-      } else {
-        allocate(graph_.input, e.receive_microbatch);
-      }
+    const std::int32_t gradient = t.receive_gradient.microbatch;
+    const std::int32_t activation = t.receive_activation.microbatch;
+    if (t.receive_gradient.valid() && !t.send_activation.valid()) pop(gradient);
+    if (t.receive_gradient.valid()) references_.allocate(border_.output_gradient, gradient);
+    if (t.receive_activation.valid()) references_.allocate(border_.input, activation);
+    // deallocate_output_tensor
+    if (t.send_activation.valid()) references_.free(border_.output, t.send_activation.microbatch);
+    if (t.receive_gradient.valid()) {
+      references_.release_gradient(border_.output_gradient,
+                                   std::exchange(output_tensor_grad_, gradient));
     }
-    if (with_next) {
-      // deallocate_output_tensor
-      if (e.send_microbatch >= 0) emit(graph_.output.value, e.send_microbatch, false);
-      if (e.receive_microbatch >= 0) {
-        release_gradient(graph_.output_gradient,
-                         std::exchange(output_tensor_grad_, e.receive_microbatch));
-      }
-    } else if (e.receive_microbatch >= 0) {
-      release_input(std::exchange(input_tensor_, e.receive_microbatch));
-    }
-  }
-  // forward_backward_func returns: its locals die.
-  void return_from_schedule() {
-    release_input(std::exchange(input_tensor_, kUnbound));
-    release_graph(std::exchange(output_tensor_, kUnbound));
-    release_gradient(graph_.output_gradient, std::exchange(output_tensor_grad_, kUnbound));
-    release_gradient(graph_.input_gradient, std::exchange(input_tensor_grad_, kUnbound));
-  }
-
-  // What is still referred to is what an iteration carries over: nothing else may leak.
-  void check_leftovers() const {
-    if (references_.size() != sequence_.carried_over.size()) {
-      throw std::logic_error("the memory sequence leaks a storage of its stage");
-    }
-    for (const auto& [key, count] : references_) {
-      if (key.second != microbatches_ - 1) {
-        throw std::logic_error("the memory sequence leaks " + name(key.first));
-      }
+    if (t.receive_activation.valid()) {
+      references_.release_input(0, std::exchange(input_tensor_, activation));
     }
   }
 
-  const OperatorGraph& graph_;
-  std::int32_t stage_;
+  References references_;
   std::int32_t microbatches_;
-  std::vector<Lifetime> lives_;
-  SlotEvents slots_;
-  std::vector<StorageId> module_state_;
-  MemorySequence sequence_;
-  std::map<Key, int> references_;
-  std::map<std::int32_t, int> graph_references_;
+  DecoderInputs decoder_input_;
+  const Chunk& border_;
   std::int32_t popped_ = kUnbound;
-  std::int32_t decoder_input_ = kUnbound;
-  std::int32_t module_owner_ = kPreviousIteration;
   std::int32_t input_tensor_ = kUnbound;
   std::int32_t output_tensor_ = kUnbound;
   std::int32_t output_tensor_grad_ = kUnbound;
   std::int32_t input_tensor_grad_ = kUnbound;
-  std::int32_t step_ = 0;
-  std::int32_t op_ = 0;
+};
+
+// The names of forward_backward_pipelining_with_interleaving: lists of each chunk's inputs, outputs
+// and output gradients until its backward, and the locals of the main function. Receive buffers of
+// overlapped transfers are emptied as soon as the lists have what they held.
+class InterleavedWalk {
+ public:
+  InterleavedWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
+                  const std::vector<StorageId>& carried_over)
+      : references_(graph, carried_over),
+        decoder_input_(references_, graph.chunks.size(), carried_over),
+        overlaps_(schedule.overlaps_transfers),
+        microbatches_(schedule.microbatches),
+        total_(schedule.microbatches * schedule.chunks),
+        warmup_(schedule.warmup[static_cast<std::size_t>(stage)]) {}
+
+  MemorySequence build(const std::vector<Step>& steps) && {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      references_.at(static_cast<std::int32_t>(i));
+      if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
+        const ChunkTensor t{slot->chunk, slot->microbatch};
+        slot->kind == SlotKind::kForward ? forward(t) : backward(t);
+        in_step_ = true;
+      } else if (const Transfer* t = std::get_if<Transfer>(&steps[i])) {
+        transfer(*t);
+      }
+    }
+    deallocate_output();
+    name_output({});
+    name_input_gradient({});
+    name_received_activation({});
+    name_received_gradient({});
+    return std::move(references_).finish(microbatches_);
+  }
+
+ private:
+  // Those without a backward in the same step of the loop.
+  bool in_warmup() const { return forwards_ <= warmup_; }
+  bool in_cooldown() const { return backwards_ > total_ - warmup_; }
+
+  void forward(ChunkTensor t) {
+    // pp_pre_forward
+    if (overlaps_) deallocate_output();
+    decoder_input_.set(t.chunk, t.microbatch);
+    references_.run_forward(t.chunk, t.microbatch);
+    ++forwards_;
+    references_.retain_graph(t.chunk, t.microbatch);  // output_tensors[chunk].append
+    references_.retain_graph(t.chunk, t.microbatch);  // the helper's local, then the loop's
+    forward_output_ = t;
+    if (in_warmup()) name_output(t);
+  }
+
+  void backward(ChunkTensor t) {
+    const Chunk& c = references_.chunk(t.chunk);
+    ++backwards_;
+    if (in_cooldown()) deallocate_output();  // the steady phase is over
+    references_.run_backward(t.chunk, t.microbatch);
+    if (c.input_gradient.valid()) references_.retain(c.input_gradient, t.microbatch);
+    // backward_step_helper returns: what it popped from the lists dies.
+    references_.release_input(t.chunk, t.microbatch);
+    references_.release_graph(t.chunk, t.microbatch);
+    if (c.output_gradient.valid()) references_.release(c.output_gradient, t.microbatch);
+    if (!in_cooldown()) name_output(forward_output_);
+    name_input_gradient(t);
+  }
+
+  void transfer(const Transfer& t) {
+    if (const ChunkTensor r = t.receive_activation; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).input, r.microbatch);
+    }
+    if (const ChunkTensor r = t.receive_gradient; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).output_gradient, r.microbatch);
+    }
+    if (t.send_activation.valid()) sent_ = t.send_activation;
+    if (!t.blocking) return;
+    // The first receives before the warm-up and the cool-down go straight to the lists.
+    const bool of_step = std::exchange(in_step_, false);
+    const bool after_backward = backwards_ > 0;
+    if (of_step && !(after_backward && in_cooldown())) {
+      name_received_activation(t.receive_activation);
+    }
+    const bool turns = !after_backward && !overlaps_ && forwards_ == warmup_ && warmup_ < total_;
+    if (of_step && (after_backward || turns)) name_received_gradient(t.receive_gradient);
+    deallocate_output();
+  }
+
+  // deallocate_output_tensor
+  void deallocate_output() {
+    if (!sent_.valid()) return;
+    references_.free(references_.chunk(sent_.chunk).output, sent_.microbatch);
+    sent_ = {};
+  }
+  void name_output(ChunkTensor t) {
+    std::swap(t, output_tensor_);
+    if (t.valid()) references_.release_graph(t.chunk, t.microbatch);
+  }
+  void name_input_gradient(ChunkTensor t) {
+    std::swap(t, input_tensor_grad_);
+    if (!t.valid()) return;
+    references_.release_gradient(references_.chunk(t.chunk).input_gradient, t.microbatch);
+  }
+  void name_received_activation(ChunkTensor t) {
+    if (t.valid()) references_.retain_input(t.chunk, t.microbatch);
+    std::swap(t, input_tensor_);
+    if (t.valid()) references_.release_input(t.chunk, t.microbatch);
+  }
+  void name_received_gradient(ChunkTensor t) {
+    if (t.valid()) references_.retain(references_.chunk(t.chunk).output_gradient, t.microbatch);
+    std::swap(t, output_tensor_grad_);
+    if (!t.valid()) return;
+    references_.release(references_.chunk(t.chunk).output_gradient, t.microbatch);
+  }
+
+  References references_;
+  DecoderInputs decoder_input_;
+  bool overlaps_;
+  std::int32_t microbatches_;
+  std::int32_t total_;  // forwards
+  std::int32_t warmup_;
+  std::int32_t forwards_ = 0;
+  std::int32_t backwards_ = 0;
+  bool in_step_ = false;
+  ChunkTensor forward_output_;
+  ChunkTensor sent_;  // its bytes are still there
+  ChunkTensor output_tensor_;
+  ChunkTensor input_tensor_grad_;
+  ChunkTensor input_tensor_;
+  ChunkTensor output_tensor_grad_;
 };
 
 }  // namespace
 
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
                                      std::int32_t stage) {
-  SequenceBuilder builder(graph, stage, schedule.microbatches);
-  return builder.build(schedule.stages[static_cast<std::size_t>(stage)]);
+  const std::vector<Step>& steps = schedule.stages[static_cast<std::size_t>(stage)];
+  const auto walk = [&](const std::vector<StorageId>& carried_over) {
+    return schedule.chunks == 1
+               ? PlainWalk(graph, schedule.microbatches, carried_over).build(steps)
+               : InterleavedWalk(graph, schedule, stage, carried_over).build(steps);
+  };
+  // What the first iteration leaves is what every later one begins with.
+  const MemorySequence first = walk({});
+  MemorySequence steady = walk(first.carried_over);
+  if (steady.carried_over != first.carried_over) {
+    throw std::logic_error("the memory sequence leaks a storage of its stage");
+  }
+  return steady;
 }
 
 }  // namespace tidemark

@@ -3,10 +3,10 @@
 // PyTorch moves its counters on the CPU, in program order, whatever the device does meanwhile. So
 // one sequence serves the allocated peak, `explain`, and an emulation of the allocator. Inside a
 // slot it follows the lifetimes of the operator graph; between slots it follows the names that
-// Megatron's schedule and modules hold:
+// Megatron's schedules and modules hold:
 //
 //   input_tensor, output_tensor, output_tensor_grad, input_tensor_grad   locals of the schedule
-//   input_tensors, output_tensors                                        lists until the backward
+//   input_tensors, output_tensors (interleaved: output_tensor_grads)     lists until the backward
 //   decoder.input_tensor                                                 until the next forward
 //   dispatcher state (StorageRole::kModuleState)                         until the next forward
 //
@@ -27,7 +27,7 @@ constexpr std::int32_t kPreviousIteration = -1;
 
 struct MemoryEvent {
   std::int32_t step = 0;     // of the stage's schedule
-  std::int32_t op = 0;       // position in the slot; 0 for exchanges
+  std::int32_t op = 0;       // position in the slot; 0 for transfers
   std::int32_t storage = 0;  // of the stage's graph
   std::int32_t microbatch = 0;
   bool allocates = false;

@@ -1,6 +1,7 @@
 #include "sim/program.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "models/layer_operators.h"
@@ -22,9 +23,11 @@ class SlotCompiler {
         balanced_rows_(balanced_rows(job)),
         moe_index_(moe_layer_indices(job.model)) {}
 
-  SlotProgram compile(bool forward) const {
-    const std::vector<Operator>& list = forward ? graph_.forward : graph_.backward;
-    const auto offset = forward ? 0 : static_cast<std::int32_t>(graph_.forward.size());
+  SlotProgram compile(bool forward, OperatorRange range) const {
+    const std::vector<Operator>& all = forward ? graph_.forward : graph_.backward;
+    const std::span<const Operator> list(all.begin() + range.begin, all.begin() + range.end);
+    const auto offset =
+        (forward ? 0 : static_cast<std::int32_t>(graph_.forward.size())) + range.begin;
     std::vector<std::int32_t> writer(graph_.storages.size(), -1);
     std::int32_t last_compute = -1;
     SlotProgram slot;
@@ -37,7 +40,7 @@ class SlotCompiler {
       out.host_waits = std::holds_alternative<HostWaitWork>(op.work);
       out.cost = costs_.cost(op, balanced_rows_);
       if (op.contends_with >= 0)
-        slow_down(out.cost, list[static_cast<std::size_t>(op.contends_with)]);
+        slow_down(out.cost, all[static_cast<std::size_t>(op.contends_with)]);
       if (op.layer >= 0) {
         out.moe_layer = static_cast<std::int32_t>(moe_index_[static_cast<std::size_t>(op.layer)]);
       }
@@ -109,19 +112,41 @@ std::int64_t bucket_layer(const Operator& op, const ParallelLayout::LayerRange& 
   return op.name.starts_with("embedding") ? layers.begin - 1 : layers.end;
 }
 
+// What a chunk's first forward does about parameters whose gather is overlapped.
+struct ParameterGather {
+  const std::vector<GradientBuffer>& buffers;  // of the chunk
+  // Gathered while the chunk before runs; a chunk waits for all of it.
+  bool prefetched = false;
+  const std::vector<GradientBuffer>* next = nullptr;  // of the chunk whose gather starts here
+};
+
 // Gathers of all buckets are queued when the first forward begins; each layer waits for its own.
 SlotProgram with_parameter_gather(const SlotProgram& slot, const OperatorGraph& graph,
-                                  const std::vector<GradientBuffer>& buffers,
+                                  const ParameterGather& gather,
                                   const ParallelLayout::LayerRange& layers,
                                   const OperatorCosts& costs) {
   SlotProgram out;
   std::vector<std::pair<std::int64_t, std::int32_t>> needs;  // first layer that needs it, position
-  for (const GradientBuffer& buffer : buffers) {
-    if (buffer.shards == 1) continue;
-    for (auto b = buffer.buckets.rbegin(); b != buffer.buckets.rend(); ++b) {
-      needs.emplace_back(b->first_layer, static_cast<std::int32_t>(out.ops.size()));
-      out.ops.push_back(data_op(costs.data_collective_ns(
-          Collective::kAllGather, kParameterBytes * b->parameters, buffer.expert)));
+  const auto queue = [&](const GradientBuffer& buffer, const GradientBucket& bucket) {
+    out.ops.push_back(data_op(costs.data_collective_ns(
+        Collective::kAllGather, kParameterBytes * bucket.parameters, buffer.expert)));
+    return static_cast<std::int32_t>(out.ops.size()) - 1;
+  };
+  if (gather.prefetched) {
+    out.ops.push_back(data_op(0));  // after the gather, on its stream
+    needs.emplace_back(layers.begin - 1, 0);
+  } else {
+    for (const GradientBuffer& buffer : gather.buffers) {
+      if (buffer.shards == 1) continue;
+      for (auto b = buffer.buckets.rbegin(); b != buffer.buckets.rend(); ++b) {
+        needs.emplace_back(b->first_layer, queue(buffer, *b));
+      }
+    }
+  }
+  if (gather.next != nullptr) {
+    for (const GradientBuffer& buffer : *gather.next) {
+      if (buffer.shards == 1) continue;
+      for (const GradientBucket& bucket : buffer.buckets) queue(buffer, bucket);
     }
   }
   const auto shift = static_cast<std::int32_t>(out.ops.size());
@@ -193,6 +218,17 @@ SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph
 
 }  // namespace
 
+Schedule build_schedule(const Job& job) {
+  const ParallelLayout& l = job.layout;
+  const auto stages = static_cast<std::int32_t>(l.pipeline);
+  const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(l));
+  if (l.virtual_pipeline == 1) return build_1f1b(stages, microbatches);
+  return build_interleaved_1f1b(
+      stages, microbatches,
+      {static_cast<std::int32_t>(l.virtual_pipeline),
+       static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm});
+}
+
 Program build_program(const Job& job, const HardwareProfile& profile) {
   const ParallelLayout& l = job.layout;
   const TrainingOptions& options = job.options;
@@ -203,8 +239,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
   program.groups[static_cast<int>(Group::kContext)] = {l.context, l.tensor};
   program.groups[static_cast<int>(Group::kExpert)] = {l.expert, l.expert_tensor};
   program.groups[static_cast<int>(Group::kExpertTensor)] = {l.expert_tensor, 1};
-  program.schedule = build_1f1b(static_cast<std::int32_t>(l.pipeline),
-                                static_cast<std::int32_t>(job.batch.num_microbatches(l)));
+  program.schedule = build_schedule(job);
   program.exchange_ns = costs.transfer_ns(2 * job.sharded_tokens() * job.model.hidden_size);
   program.host_issue_ns = costs.host_issue_ns();
 
@@ -212,36 +247,48 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
     StageProgram out;
     out.graph = build_operator_graph(job, stage);
     const SlotCompiler compiler(job, costs, out.graph);
-    out.forward = compiler.compile(true);
-    out.backward = compiler.compile(false);
-    out.first_forward = out.forward;
-    out.last_backward = out.backward;
-
-    const auto layers = l.stage_layers(stage, job.model.num_layers);
-    const std::vector<GradientBuffer> buffers = gradient_buffers(job, stage);
     const std::int64_t gradient_bytes = options.optimizer.main_grad_bytes;
     const Collective reduction =
         options.optimizer.distributed ? Collective::kReduceScatter : Collective::kAllReduce;
-    if (options.overlap_grad_reduce) {
-      out.last_backward = with_gradient_reduction(out.backward, out.graph, buffers, layers, costs,
-                                                  gradient_bytes, reduction);
-    }
-    if (options.overlap_param_gather) {
-      out.first_forward = with_parameter_gather(out.forward, out.graph, buffers, layers, costs);
+    std::vector<std::vector<GradientBuffer>> all_buffers;  // [chunk]
+    for (std::int64_t c = 0; c < l.virtual_pipeline; ++c) {
+      all_buffers.push_back(gradient_buffers(job, l.virtual_stage(stage, c)));
     }
     std::int64_t parameters = 0;
     std::int64_t owned = 0;
-    for (const GradientBuffer& buffer : buffers) {
-      parameters += buffer.parameters;
-      owned += buffer.parameters / buffer.shards;
-      if (!options.overlap_grad_reduce) {
-        out.end.reduce_ns +=
-            costs.data_collective_ns(reduction, gradient_bytes * buffer.parameters, buffer.expert);
+    for (std::int64_t c = 0; c < l.virtual_pipeline; ++c) {
+      const Chunk& operators = out.graph.chunks[static_cast<std::size_t>(c)];
+      ChunkProgram chunk;
+      chunk.forward = compiler.compile(true, operators.forward);
+      chunk.backward = compiler.compile(false, operators.backward);
+      chunk.first_forward = chunk.forward;
+      chunk.last_backward = chunk.backward;
+
+      const auto layers = l.chunk_layers(l.virtual_stage(stage, c), job.model.num_layers);
+      const std::vector<GradientBuffer>& buffers = all_buffers[static_cast<std::size_t>(c)];
+      if (options.overlap_grad_reduce) {
+        chunk.last_backward = with_gradient_reduction(chunk.backward, out.graph, buffers, layers,
+                                                      costs, gradient_bytes, reduction);
       }
-      if (options.optimizer.distributed && !options.overlap_param_gather) {
-        out.end.gather_ns += costs.data_collective_ns(
-            Collective::kAllGather, kParameterBytes * buffer.parameters, buffer.expert);
+      if (options.overlap_param_gather) {
+        const bool last = c == l.virtual_pipeline - 1;
+        const auto* next = last ? nullptr : &all_buffers[static_cast<std::size_t>(c) + 1];
+        chunk.first_forward =
+            with_parameter_gather(chunk.forward, out.graph, {buffers, c > 0, next}, layers, costs);
       }
+      for (const GradientBuffer& buffer : buffers) {
+        parameters += buffer.parameters;
+        owned += buffer.parameters / buffer.shards;
+        if (!options.overlap_grad_reduce) {
+          out.end.reduce_ns += costs.data_collective_ns(
+              reduction, gradient_bytes * buffer.parameters, buffer.expert);
+        }
+        if (options.optimizer.distributed && !options.overlap_param_gather) {
+          out.end.gather_ns += costs.data_collective_ns(
+              Collective::kAllGather, kParameterBytes * buffer.parameters, buffer.expert);
+        }
+      }
+      out.chunks.push_back(std::move(chunk));
     }
     // Clear the gradients, check them for NaN, and their norm; then Adam: reads the gradient, reads
     // and writes the main parameter and both moments, writes the bf16 parameter.

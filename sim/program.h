@@ -6,8 +6,13 @@
 // An operator starts at max(its stream is free, the host has issued it, its dependencies are done);
 // one with a group starts when its last member may, and takes as long as its largest member. The
 // host takes `host_issue_ns` for each operator, before it is in its stream's queue, and after one
-// with `host_waits` goes on at that operator's end. An exchange is lane by lane: it starts when
-// both stages' hosts have seen all their streams drained, and both go on `exchange_ns` later.
+// with `host_waits` goes on at that operator's end.
+//
+// A message between stages is lane by lane and takes `exchange_ns` from when both sides are ready.
+// In a blocking transfer a stage is ready when its host has seen all its streams drained, and its
+// host and streams go on when the last of the transfer's messages has moved. Otherwise it is ready
+// when its host has come there and its compute stream has done what it was given, and a Wait holds
+// the compute stream, not the host.
 #pragma once
 
 #include <cstdint>
@@ -81,13 +86,17 @@ struct IterationEnd {
   std::int64_t gather_ns = 0;     // parameter gather that nothing hides
 };
 
-struct StageProgram {
-  OperatorGraph graph;
+struct ChunkProgram {
   SlotProgram forward;
   SlotProgram backward;
   SlotProgram first_forward;  // microbatch 0: waits for parameters where their gather is overlapped
   SlotProgram
       last_backward;  // of the last microbatch: starts reductions where these are overlapped
+};
+
+struct StageProgram {
+  OperatorGraph graph;
+  std::vector<ChunkProgram> chunks;
   IterationEnd end;
 };
 
@@ -96,9 +105,21 @@ struct Program {
   LaneGroup groups[5];     // by Group
   Schedule schedule;
   std::vector<StageProgram> stages;
-  std::int64_t exchange_ns = 0;    // one exchange between neighbours, either or both directions
+  std::int64_t exchange_ns = 0;    // one message between neighbouring stages
   std::int64_t host_issue_ns = 0;  // CPU time of one operator
+
+  const SlotProgram& slot_program(std::int32_t stage, const Slot& slot) const {
+    const ChunkProgram& chunk =
+        stages[static_cast<std::size_t>(stage)].chunks[static_cast<std::size_t>(slot.chunk)];
+    if (slot.kind == SlotKind::kForward) {
+      return slot.microbatch == 0 ? chunk.first_forward : chunk.forward;
+    }
+    return slot.microbatch == schedule.microbatches - 1 ? chunk.last_backward : chunk.backward;
+  }
 };
+
+// The schedule of the job's pipeline. Requires: a validated job.
+Schedule build_schedule(const Job& job);
 
 // Requires: a validated job.
 Program build_program(const Job& job, const HardwareProfile& profile);

@@ -1,5 +1,6 @@
 #include "sim/resident_memory.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -68,13 +69,15 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   Requests gradients;
   Requests main_parameters;
   Requests moments;
-  for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
-    parameters.push_back(kBf16 * buffer.parameters);
-    gradients.push_back(o.optimizer.main_grad_bytes * buffer.parameters);
-    for (std::int64_t piece : buffer.owned_pieces) {
-      main_parameters.push_back(o.optimizer.main_param_bytes * piece);
-      moments.push_back(o.optimizer.exp_avg_bytes * piece);
-      moments.push_back(o.optimizer.exp_avg_sq_bytes * piece);
+  for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
+    for (const GradientBuffer& buffer : gradient_buffers(job, job.layout.virtual_stage(stage, c))) {
+      parameters.push_back(kBf16 * buffer.parameters);
+      gradients.push_back(o.optimizer.main_grad_bytes * buffer.parameters);
+      for (std::int64_t piece : buffer.owned_pieces) {
+        main_parameters.push_back(o.optimizer.main_param_bytes * piece);
+        moments.push_back(o.optimizer.exp_avg_bytes * piece);
+        moments.push_back(o.optimizer.exp_avg_sq_bytes * piece);
+      }
     }
   }
   add("parameters (bf16)", parameters, "Megatron param_and_grad_buffer.py",
@@ -93,9 +96,9 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   }
 
   const AllocatorConstants& libraries = profile.allocator_for(job.versions.dtk);
-  const auto layers = job.layout.stage_layers(stage, m.num_layers);
-  bool has_moe = false;
-  for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) has_moe |= m.is_moe(layer);
+  const std::vector<std::int64_t> layers = job.layout.stage_layers(stage, m.num_layers);
+  const bool has_moe = std::any_of(layers.begin(), layers.end(),
+                                   [&](std::int64_t layer) { return m.is_moe(layer); });
   const auto add_constant = [&](const std::string& name, const SourcedNumber& mib,
                                 std::int64_t count, bool calibrated) {
     add(name, Requests(static_cast<std::size_t>(count), from_mib(mib.value)), mib.source,
@@ -127,13 +130,15 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   if (m.attention.kind == AttentionKind::kMultiLatent) {
     // Each layer's module caches frequencies in fp32, and cos and sin in bf16.
     Requests caches;
-    for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) {
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
       caches.insert(caches.end(),
                     {kFp32 * s * rope_dim, kBf16 * s * rope_dim, kBf16 * s * rope_dim});
     }
     add("rotary caches", caches, "Megatron yarn_rotary_pos_embedding.py");
   } else if (m.position_embedding == PositionEmbedding::kRope) {
-    add("rotary cache", {kFp32 * s * rope_dim}, "Megatron rotary_pos_embedding.py");
+    // Of each chunk's model.
+    const auto chunks = static_cast<std::size_t>(job.layout.virtual_pipeline);
+    add("rotary cache", Requests(chunks, kFp32 * s * rope_dim), "Megatron rotary_pos_embedding.py");
   }
   return items;
 }

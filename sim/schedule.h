@@ -2,11 +2,15 @@
 //
 // 1F1B as Megatron-LM orders it (core/pipeline_parallel/schedules.py,
 // forward_backward_pipelining_without_interleaving): p - r - 1 warm-up forwards, one forward and
-// one backward in turn, the remaining backwards. Neighbours meet in exchanges: each is one batch of
-// point-to-point operations that both of them post, and the host waits for it.
+// one backward in turn, the remaining backwards.
 //
-//   stage r:    F0 >  F1 >  .. F(w) <>  B0 ..      > send_forward, <> send_forward_recv_backward
+//   stage r:    F0 >  F1 >  .. F(w) <>  B0 ..      > activations, <> activations and gradients
 //   stage r+1:  > F0  ..       <> B0
+//
+// Interleaved 1F1B (forward_backward_pipelining_with_interleaving): a stage has v chunks and runs
+// groups of N microbatches of one chunk in a row, then of the next; 2 (p - r - 1) + (v - 1) N
+// warm-up forwards. Stages form a ring: the last sends chunk c's activations to chunk c + 1 of the
+// first.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +24,60 @@ enum class SlotKind : std::uint8_t { kForward, kBackward };
 struct Slot {
   SlotKind kind = SlotKind::kForward;
   std::int32_t microbatch = 0;
+  std::int32_t chunk = 0;
 };
 
-// With the next stage: send an activation, receive a gradient. With the previous stage: send a
-// gradient, receive an activation. -1: nothing in that direction.
-struct Exchange {
-  std::int32_t peer = 0;  // stage
-  std::int32_t send_microbatch = -1;
-  std::int32_t receive_microbatch = -1;
+// A chunk's microbatch, as the stage that names it counts; microbatch -1: none.
+struct ChunkTensor {
+  std::int32_t chunk = 0;
+  std::int32_t microbatch = -1;
+  bool valid() const { return microbatch >= 0; }
+  friend constexpr bool operator==(ChunkTensor, ChunkTensor) = default;
 };
 
-using Step = std::variant<Slot, Exchange>;
+// Point-to-point operations that a stage posts together. The next stage gets activations and sends
+// gradients; stages are a ring. A message moves when both sides have posted it.
+struct Transfer {
+  ChunkTensor send_activation{};
+  ChunkTensor receive_activation{};
+  ChunkTensor send_gradient{};
+  ChunkTensor receive_gradient{};
+  // The host waits for all of it. Otherwise a Wait makes the compute stream wait.
+  bool blocking = true;
+};
+
+// Of the compute stream, for something that an earlier Transfer posted to receive.
+struct Wait {
+  bool gradient = false;
+  ChunkTensor tensor;
+  friend constexpr bool operator==(const Wait&, const Wait&) = default;
+};
+
+using Step = std::variant<Slot, Transfer, Wait>;
 
 struct Schedule {
   std::vector<std::vector<Step>> stages;  // [stage][step]
+  std::vector<std::int32_t> warmup;       // [stage]: forwards of the warm-up
   std::int32_t microbatches = 0;
+  std::int32_t chunks = 1;  // of a stage; more than one: interleaved
+  std::int32_t microbatches_in_a_row = 1;
+  bool overlaps_transfers = false;
 };
 
 // Requires: stages >= 1, microbatches >= 1.
 Schedule build_1f1b(std::int32_t stages, std::int32_t microbatches);
 
-// The most microbatches a stage holds at once: forwards run minus backwards finished.
+struct Interleaving {
+  std::int32_t chunks = 2;
+  std::int32_t microbatches_in_a_row = 0;  // N, from the number of stages to the microbatches
+  bool overlap_p2p_comm = true;
+};
+
+// Requires: stages >= 2, chunks >= 2, microbatches % N == 0 or >= stages.
+Schedule build_interleaved_1f1b(std::int32_t stages, std::int32_t microbatches,
+                                const Interleaving& interleaving);
+
+// The most microbatches (of chunks) a stage holds at once: forwards run minus backwards finished.
 std::int32_t peak_in_flight(const Schedule& schedule, std::int32_t stage);
 
 }  // namespace tidemark

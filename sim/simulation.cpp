@@ -36,11 +36,11 @@ class PeakWatch : public Recorder {
     }
     if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
   }
-  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+  void on_transfer(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
                    std::span<const std::int64_t> end) override {
     Moment& m = moments_[static_cast<std::size_t>(stage)];
     if (step == m.step) m.time_ns = start[static_cast<std::size_t>(m.lane)];
-    if (next_ != nullptr) next_->on_exchange(stage, step, start, end);
+    if (next_ != nullptr) next_->on_transfer(stage, step, start, end);
   }
 
   const std::vector<Moment>& moments() const { return moments_; }

@@ -138,22 +138,30 @@ class TraceRecorder : public Recorder {
                      source.layer < 0 ? "" : field("layer", source.layer));
   }
 
-  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+  void on_transfer(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
                    std::span<const std::int64_t> end) override {
     finish_slot(stage);
     const Cursor& at = cursors_[static_cast<std::size_t>(stage)];
     const Span span{start[at.lane], end[at.lane]};
     count_memory(stage, step, 0, span.start);
-    const auto& exchange = std::get<Exchange>(this->step(stage, step));
-    const std::string peer = std::to_string(exchange.peer);
-    writer_.complete(stage, kTransferThread, span, "with stage " + peer);
-    if (exchange.send_microbatch >= 0) {
-      writer_.flow("s", stage, kTransferThread, span.start,
-                   arrow(stage, exchange.peer, exchange.send_microbatch));
-    }
-    if (exchange.receive_microbatch >= 0) {
-      writer_.flow("f", stage, kTransferThread, span.start + (span.end - span.start) / 2,
-                   arrow(exchange.peer, stage, exchange.receive_microbatch));
+    const Transfer* transfer = std::get_if<Transfer>(&this->step(stage, step));
+    writer_.complete(stage, kTransferThread, span,
+                     transfer == nullptr  ? "wait"
+                     : transfer->blocking ? "transfer"
+                                          : "post transfer");
+    if (transfer == nullptr) return;
+    const std::int64_t middle = span.start + (span.end - span.start) / 2;
+    for (const bool gradient : {false, true}) {
+      const ChunkTensor& out = gradient ? transfer->send_gradient : transfer->send_activation;
+      const ChunkTensor& in = gradient ? transfer->receive_gradient : transfer->receive_activation;
+      if (out.valid()) {
+        const std::int64_t to = receiver(stage, out.chunk, gradient);
+        writer_.flow("s", stage, kTransferThread, span.start, arrow(to, gradient, out.microbatch));
+      }
+      if (in.valid()) {
+        const std::int64_t to = virtual_stage(stage, in.chunk);
+        writer_.flow("f", stage, kTransferThread, middle, arrow(to, gradient, in.microbatch));
+      }
     }
   }
 
@@ -198,9 +206,10 @@ class TraceRecorder : public Recorder {
     Cursor& at = cursors_[static_cast<std::size_t>(stage)];
     if (at.slot_step < 0) return;
     const Slot& slot = std::get<Slot>(step(stage, std::exchange(at.slot_step, -1)));
-    writer_.complete(
-        stage, kSlotThread, at.slot,
-        (slot.kind == SlotKind::kForward ? "F" : "B") + std::to_string(slot.microbatch));
+    std::string name = slot.kind == SlotKind::kForward ? "F" : "B";
+    name += std::to_string(slot.microbatch);
+    if (simulation_.program.schedule.chunks > 1) name += " chunk " + std::to_string(slot.chunk);
+    writer_.complete(stage, kSlotThread, at.slot, name);
   }
 
   // The highest bytes of the events of one operator, where it starts.
@@ -218,10 +227,17 @@ class TraceRecorder : public Recorder {
     writer_.counter(stage, at.counted_ns, s.resident_bytes + highest);
   }
 
-  // One number for each transfer from a stage to a neighbour.
-  std::int64_t arrow(std::int64_t from, std::int64_t to, std::int64_t microbatch) const {
-    const std::int64_t channel = 2 * std::min(from, to) + (from < to ? 0 : 1);
-    return channel * simulation_.program.schedule.microbatches + microbatch;
+  std::int64_t virtual_stage(std::int64_t stage, std::int64_t chunk) const {
+    return chunk * std::ssize(simulation_.program.stages) + stage;
+  }
+  // The virtual stage that a chunk's activation or gradient goes to.
+  std::int64_t receiver(std::int64_t stage, std::int64_t chunk, bool gradient) const {
+    return virtual_stage(stage, chunk) + (gradient ? -1 : 1);
+  }
+  // One number for each message.
+  std::int64_t arrow(std::int64_t receiver, bool gradient, std::int64_t microbatch) const {
+    return (2 * receiver + (gradient ? 1 : 0)) * simulation_.program.schedule.microbatches +
+           microbatch;
   }
 
   TraceWriter& writer_;

@@ -280,10 +280,12 @@ ClaimCheck kept_bytes(JsonReader& claim, const fs::path& root) {
   };
 }
 
-// In-flight microbatches of each stage, and the makespan of slots without communication.
-ClaimCheck schedule_1f1b(JsonReader& claim, const fs::path&) {
+// In-flight microbatches (of chunks) of each stage, and the makespan of slots without
+// communication. Durations are of all chunks of a stage together.
+ClaimCheck schedule(JsonReader& claim, const fs::path&) {
   struct Case {
     std::int64_t stages = 1;
+    std::int64_t chunks = 1;
     std::int64_t microbatches = 1;
     std::int64_t forward_ns = 1;
     std::int64_t backward_ns = 1;
@@ -292,9 +294,13 @@ ClaimCheck schedule_1f1b(JsonReader& claim, const fs::path&) {
   };
   require_equality(claim);
   auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
-    Case c{in.integer("stages", kCount),     in.integer("microbatches", kCount),
-           in.integer("forward_ns", kCount), in.integer("backward_ns", kCount),
-           in.integer("makespan_ns"),        {}};
+    Case c{in.integer("stages", kCount),
+           in.optional_integer("virtual_stages", kCount).value_or(1),
+           in.integer("microbatches", kCount),
+           in.integer("forward_ns", kCount),
+           in.integer("backward_ns", kCount),
+           in.integer("makespan_ns"),
+           {}};
     for (const nlohmann::json& count : in.raw("in_flight")) {
       if (count.is_number_integer()) c.in_flight.push_back(count.get<std::int64_t>());
     }
@@ -302,25 +308,38 @@ ClaimCheck schedule_1f1b(JsonReader& claim, const fs::path&) {
       in.violate("in_flight", std::to_string(c.in_flight.size()) + " integers",
                  "one for each of the " + std::to_string(c.stages) + " stages");
     }
+    for (const auto& [key, ns] :
+         {std::pair{"forward_ns", c.forward_ns}, std::pair{"backward_ns", c.backward_ns}}) {
+      if (ns % c.chunks != 0) {
+        in.violate(key, std::to_string(ns), "a multiple of " + std::to_string(c.chunks));
+      }
+    }
     return c;
   });
   return [cases = std::move(cases)] {
     std::vector<ClaimLine> lines;
     for (const Case& c : cases) {
-      const auto slot = [](std::int64_t ns) {
+      const auto slot = [&](std::int64_t ns) {
         SlotProgram program;
-        program.ops.emplace_back().cost.fixed_ns = ns;
+        program.ops.emplace_back().cost.fixed_ns = ns / c.chunks;
         return program;
       };
+      ChunkProgram chunk;
+      chunk.forward = chunk.first_forward = slot(c.forward_ns);
+      chunk.backward = chunk.last_backward = slot(c.backward_ns);
       StageProgram stage;
-      stage.forward = stage.first_forward = slot(c.forward_ns);
-      stage.backward = stage.last_backward = slot(c.backward_ns);
+      stage.chunks.assign(static_cast<std::size_t>(c.chunks), chunk);
+      const auto stages = static_cast<std::int32_t>(c.stages);
+      const auto microbatches = static_cast<std::int32_t>(c.microbatches);
       Program program;
-      program.schedule = build_1f1b(static_cast<std::int32_t>(c.stages),
-                                    static_cast<std::int32_t>(c.microbatches));
+      program.schedule = c.chunks == 1 ? build_1f1b(stages, microbatches)
+                                       : build_interleaved_1f1b(
+                                             stages, microbatches,
+                                             {static_cast<std::int32_t>(c.chunks), stages, true});
       program.stages.assign(static_cast<std::size_t>(c.stages), stage);
-      const std::string name =
-          std::to_string(c.stages) + " stages, " + std::to_string(c.microbatches) + " microbatches";
+      std::string name = std::to_string(c.stages) + " stages, ";
+      if (c.chunks > 1) name += std::to_string(c.chunks) + " chunks each, ";
+      name += std::to_string(c.microbatches) + " microbatches";
       const LaneRows no_routing(Job{}, RoutingCounts{});
       lines.push_back(equal_line(name + ": makespan", c.makespan_ns,
                                  run_unit(program, no_routing).iteration_ns));
@@ -338,9 +357,8 @@ ClaimCheck schedule_1f1b(JsonReader& claim, const fs::path&) {
 
 const std::map<std::string, ClaimKind>& claim_kinds() {
   static const std::map<std::string, ClaimKind> kKinds = {
-      {"model_flops", model_flops}, {"parameters", parameters},
-      {"memory", memory},           {"iteration_time", iteration_time},
-      {"kept_bytes", kept_bytes},   {"schedule_1f1b", schedule_1f1b}};
+      {"model_flops", model_flops},       {"parameters", parameters}, {"memory", memory},
+      {"iteration_time", iteration_time}, {"kept_bytes", kept_bytes}, {"schedule", schedule}};
   return kKinds;
 }
 

@@ -44,11 +44,18 @@ double tokens_per_second_and_card(const Job& job, const IterationResult& iterati
 }
 
 std::string layers_text(const Job& job, std::int64_t stage) {
-  const auto layers = job.layout.stage_layers(stage, job.model.num_layers);
+  std::string out;
+  for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
+    const auto layers =
+        job.layout.chunk_layers(job.layout.virtual_stage(stage, c), job.model.num_layers);
+    if (layers.size() == 0) continue;
+    out += (out.empty() ? "" : " ") + std::to_string(layers.begin);
+    if (layers.size() > 1) out += "-" + std::to_string(layers.end - 1);
+  }
   std::int64_t moe = 0;
-  for (std::int64_t layer = layers.begin; layer < layers.end; ++layer)
+  for (std::int64_t layer : job.layout.stage_layers(stage, job.model.num_layers)) {
     moe += job.model.is_moe(layer);
-  std::string out = std::to_string(layers.begin) + "-" + std::to_string(layers.end - 1);
+  }
   if (moe > 0) out += " (" + std::to_string(moe) + " MoE)";
   return out;
 }

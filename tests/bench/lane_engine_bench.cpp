@@ -45,9 +45,10 @@ std::int64_t operators(const Program& program) {
   std::int64_t sum = 0;
   const auto microbatches = static_cast<std::int64_t>(program.schedule.microbatches);
   for (const StageProgram& stage : program.stages) {
-    sum += (microbatches - 1) * std::ssize(stage.forward.ops) + std::ssize(stage.first_forward.ops);
-    sum +=
-        (microbatches - 1) * std::ssize(stage.backward.ops) + std::ssize(stage.last_backward.ops);
+    sum += (microbatches - 1) * std::ssize(stage.chunks[0].forward.ops) +
+           std::ssize(stage.chunks[0].first_forward.ops);
+    sum += (microbatches - 1) * std::ssize(stage.chunks[0].backward.ops) +
+           std::ssize(stage.chunks[0].last_backward.ops);
   }
   return sum;
 }
@@ -58,7 +59,7 @@ class CountingRecorder : public Recorder {
                    std::span<const std::int64_t>, std::span<const std::int64_t> end) override {
     last = end[0];
   }
-  void on_exchange(std::int32_t, std::int32_t, std::span<const std::int64_t>,
+  void on_transfer(std::int32_t, std::int32_t, std::span<const std::int64_t>,
                    std::span<const std::int64_t>) override {}
   std::int64_t last = 0;
 };

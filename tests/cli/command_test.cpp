@@ -128,7 +128,7 @@ TEST_F(Command, ExitsWith5WhenAClaimDoesNotHold) {
   fs::create_directory(folder_ / "off_by_one");
   write("off_by_one/claim.json", R"({
     "schema_version": 1, "claim": "wrong", "source": "none", "reason": "none",
-    "kind": "schedule_1f1b", "tolerance": {"absolute": 0},
+    "kind": "schedule", "tolerance": {"absolute": 0},
     "cases": [{"stages": 1, "microbatches": 1, "forward_ns": 1, "backward_ns": 2,
                "makespan_ns": 4, "in_flight": [1]}]})");
   setenv("TIDEMARK_VALIDATION_DIR", folder_.c_str(), 1);

@@ -42,7 +42,7 @@ class Recording : public Recorder {
                    std::span<const std::int64_t> end) override {
     add(stage, step, op, start, end);
   }
-  void on_exchange(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
+  void on_transfer(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,
                    std::span<const std::int64_t> end) override {
     add(stage, step, 0, start, end);
   }
@@ -94,16 +94,11 @@ StageCase stage_case(const Job& job, const Schedule& schedule, const LaneRows& r
   return out;
 }
 
-Schedule schedule_of(const Job& job) {
-  return build_1f1b(static_cast<std::int32_t>(job.layout.pipeline),
-                    static_cast<std::int32_t>(job.batch.num_microbatches(job.layout)));
-}
-
 TEST(MemoryAgreement, EveryLanePeaksAtTheByteAndTheEventOfTheReplay) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
     const LaneRows rows(job, random_routing(job, seed));
-    const Schedule schedule = schedule_of(job);
+    const Schedule schedule = build_schedule(job);
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const StageCase c = stage_case(job, schedule, rows, stage);
       for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
@@ -145,7 +140,7 @@ TEST(MemoryAgreement, TheSequenceHoldsWhatMegatronsScheduleHoldsDuringEveryOpera
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
     const LaneRows rows(job, random_routing(job, seed));
-    const Schedule schedule = schedule_of(job);
+    const Schedule schedule = build_schedule(job);
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const StageCase c = stage_case(job, schedule, rows, stage);
       for (const std::int64_t lane : {std::int64_t{0}, rows.lanes() - 1}) {
@@ -170,7 +165,7 @@ TEST(MemoryAgreement, TheSequenceHoldsWhatMegatronsScheduleHoldsDuringEveryOpera
 TEST(MemorySequence, FreesWhatItAllocatesButForWhatIsCarriedOver) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
-    const Schedule schedule = schedule_of(job);
+    const Schedule schedule = build_schedule(job);
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph graph = build_operator_graph(job, stage);
       const MemorySequence sequence = build_memory_sequence(graph, schedule, stage);
@@ -200,7 +195,7 @@ TEST(LiveStorages, AddUpToTheLanesPeak) {
     const LaneRows rows(job, random_routing(job, seed));
     const std::int32_t stage =
         static_cast<std::int32_t>(seed % static_cast<std::uint64_t>(job.layout.pipeline));
-    const StageCase c = stage_case(job, schedule_of(job), rows, stage);
+    const StageCase c = stage_case(job, build_schedule(job), rows, stage);
     for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
       const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
       Bytes sum;
@@ -226,11 +221,7 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
       for (std::size_t step = 0; step < steps.size(); ++step) {
         const Slot* slot = std::get_if<Slot>(&steps[step]);
         if (slot == nullptr) continue;
-        const StageProgram& s = program.stages[stage];
-        const bool forward = slot->kind == SlotKind::kForward;
-        const bool border = slot->microbatch == (forward ? 0 : program.schedule.microbatches - 1);
-        const SlotProgram& p = forward ? (border ? s.first_forward : s.forward)
-                                       : (border ? s.last_backward : s.backward);
+        const SlotProgram& p = program.slot_program(static_cast<std::int32_t>(stage), *slot);
         for (std::size_t op = 0; op < p.ops.size(); ++op) {
           const Span span = recording.spans[stage][step][op][0];
           busy[static_cast<std::size_t>(p.ops[op].stream)] += span.end - span.start;
@@ -246,12 +237,14 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
 // Durations that are whole ns for every number of rows, so that twice of them is exact.
 void scale(Program& program, std::int64_t factor) {
   for (StageProgram& stage : program.stages) {
-    for (SlotProgram* slot :
-         {&stage.forward, &stage.backward, &stage.first_forward, &stage.last_backward}) {
-      for (ProgramOp& op : slot->ops) {
-        op.cost.fixed_ns *= factor;
-        op.cost.floor_ns *= factor;
-        op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
+    for (ChunkProgram& chunk : stage.chunks) {
+      for (SlotProgram* slot :
+           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
+        for (ProgramOp& op : slot->ops) {
+          op.cost.fixed_ns *= factor;
+          op.cost.floor_ns *= factor;
+          op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
+        }
       }
     }
     stage.end.reduce_ns *= factor;
@@ -283,7 +276,9 @@ TEST(LaneEngine, ASlowerOperatorNeverShortensTheIteration) {
     Rng rng(seed);
     StageProgram& stage =
         program.stages[static_cast<std::size_t>(rng.below(std::ssize(program.stages)))];
-    SlotProgram& slot = rng.coin() ? stage.forward : stage.backward;
+    ChunkProgram& chunk =
+        stage.chunks[static_cast<std::size_t>(rng.below(std::ssize(stage.chunks)))];
+    SlotProgram& slot = rng.coin() ? chunk.forward : chunk.backward;
     slot.ops[static_cast<std::size_t>(rng.below(std::ssize(slot.ops)))].cost.fixed_ns += 1000;
     ASSERT_GE(run_unit(program, rows).iteration_ns, before) << describe(job, seed);
   }
@@ -355,13 +350,13 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
       const Step& step = run.program.schedule.stages[stage][static_cast<std::size_t>(e.step)];
       std::size_t position = 0;
       if (const Slot* slot = std::get_if<Slot>(&step)) {
-        const StageProgram& p = run.program.stages[stage];
-        const bool forward = slot->kind == SlotKind::kForward;
-        const auto index = static_cast<std::int32_t>(forward ? 0 : p.graph.forward.size()) + e.op;
-        const bool border =
-            slot->microbatch == (forward ? 0 : run.program.schedule.microbatches - 1);
-        const SlotProgram& ops = forward ? (border ? p.first_forward : p.forward)
-                                         : (border ? p.last_backward : p.backward);
+        const OperatorGraph& graph = run.program.stages[stage].graph;
+        const Chunk& chunk = graph.chunks[static_cast<std::size_t>(slot->chunk)];
+        const auto index =
+            e.op + (slot->kind == SlotKind::kForward
+                        ? chunk.forward.begin
+                        : chunk.backward.begin + static_cast<std::int32_t>(graph.forward.size()));
+        const SlotProgram& ops = run.program.slot_program(static_cast<std::int32_t>(stage), *slot);
         while (ops.ops[position].operator_index != index) ++position;
       }
       ASSERT_EQ(s.peak_time_ns,

@@ -76,20 +76,32 @@ TEST(OperatorGraph, GradientsAndTemporariesDieInTheBackwardThatMadeThem) {
   }
 }
 
-// A linear does 2 * out * tokens * in FLOPs in each of its three products.
+// A linear does 2 * out * tokens * in FLOPs in each of its three products; what the backward runs
+// again is forward work.
 TEST(OperatorGraph, BackwardOfMatrixProductsTakesTwiceTheirForward) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph graph = build_operator_graph(job, stage);
-      const auto sum = [](const std::vector<Operator>& list) {
-        double total = 0;
-        for (const Operator& op : list) {
-          if (!std::holds_alternative<AttentionWork>(op.work)) total += flops(op, 48);
-        }
-        return total;
+      const auto forward_work = [](const Operator& op) {
+        const auto* gemm = std::get_if<GemmWork>(&op.work);
+        const auto* grouped = std::get_if<GroupedGemmWork>(&op.work);
+        return (gemm != nullptr && gemm->pass == Pass::kForward) ||
+               (grouped != nullptr && grouped->pass == Pass::kForward);
       };
-      ASSERT_DOUBLE_EQ(sum(graph.backward), 2 * sum(graph.forward)) << describe(job, seed);
+      double forward = 0;
+      for (const Operator& op : graph.forward) {
+        if (forward_work(op)) forward += flops(op, 48);
+      }
+      double backward = 0;
+      double again = 0;
+      for (const Operator& op : graph.backward) {
+        if (std::holds_alternative<AttentionWork>(op.work)) continue;
+        (forward_work(op) ? again : backward) += flops(op, 48);
+      }
+      ASSERT_DOUBLE_EQ(backward, 2 * forward) << describe(job, seed);
+      // Twice where a recomputed module recomputes a part of itself.
+      ASSERT_LE(again, 2 * forward) << describe(job, seed);
     }
   }
 }
@@ -234,6 +246,7 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
     kept.fixed += s.T * E + 4 * s.T * E * (o.moe_aux_loss ? 2 : 1);  // fused router
   } else {
     kept.fixed += 4 * s.T * E + 2 * s.T * E + s.T * E + 12 * TK;  // router
+    if (o.moe_aux_loss) kept.fixed += 4 * s.T * E;                // softmax of its own
   }
   kept.fixed += job.options.moe_permute_fusion ? 4 * s.T * (2 * E + 1) : 8 * sent;
   kept.per_row += 2 * (s.gate * fe + fe) + 4;  // fc1 output, activation, probabilities
@@ -253,10 +266,24 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
   return kept;
 }
 
+Job without_recompute(Job job) {
+  job.options.full_recompute.reset();
+  job.options.recompute = {};
+  return job;
+}
+
+// Whether a chunk's last layer is this one.
+bool ends_chunk(const Job& job, std::int64_t layer) {
+  for (std::int64_t vs = 0; vs < job.layout.virtual_stages(); ++vs) {
+    if (job.layout.chunk_layers(vs, job.model.num_layers).end == layer + 1) return true;
+  }
+  return false;
+}
+
 TEST(KeptStorages, OfEachLayerAddUpToTheClosedForm) {
   std::map<std::string, int> seen;
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-    const Job job = random_job(seed);
+    const Job job = without_recompute(random_job(seed));
     const Symbols s = symbols(job);
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph graph = build_operator_graph(job, stage);
@@ -265,17 +292,16 @@ TEST(KeptStorages, OfEachLayerAddUpToTheClosedForm) {
         Size& sum = kept[graph.storages[id.index()].layer];
         sum = sum + graph.storages[id.index()].bytes;
       }
-      const bool last_stage = stage == job.layout.pipeline - 1;
-      const auto layers = job.layout.stage_layers(stage, job.model.num_layers);
-      for (std::int64_t layer = layers.begin; layer < layers.end; ++layer) {
+      for (const std::int64_t layer : job.layout.stage_layers(stage, job.model.num_layers)) {
+        const bool sent_away = ends_chunk(job, layer) && layer + 1 < job.model.num_layers;
         const bool latent = job.model.attention.kind == AttentionKind::kMultiLatent;
         Size expected{latent ? latent_attention_kept(job, s) : grouped_attention_kept(job, s), 0};
         expected = expected + (job.model.is_moe(layer) ? moe_mlp_kept(job, s)
                                                        : Size{dense_mlp_kept(job, s), 0});
         // Inputs of both norms are outputs of residual additions. A layer's own two are that of its
-        // attention and its output, which is sent away at the end of a stage.
+        // attention and its output, which is sent away at the end of a chunk.
         expected.fixed += s.x;
-        if (last_stage || layer + 1 < layers.end) expected.fixed += s.x;
+        if (!sent_away) expected.fixed += s.x;
         if (job.options.hidden_dropout > 0) expected.fixed += 2 * s.T * s.h;  // masks
         ASSERT_EQ(kept[layer].fixed, expected.fixed)
             << "layer " << layer << " " << describe(job, seed);
@@ -287,7 +313,7 @@ TEST(KeptStorages, OfEachLayerAddUpToTheClosedForm) {
       // Outside layers: the embedding's output; final norm and loss.
       Size outside{0, 0};
       if (stage == 0) outside.fixed += s.x;
-      if (last_stage) {
+      if (stage == job.layout.pipeline - 1) {
         const std::int64_t logits = s.R * job.model.padded_vocab_size(s.t) / s.t;
         outside.fixed += s.x + s.rstd * s.T + 4 * s.R;  // norm output, its statistics, loss
         const bool in_place = job.options.cross_entropy == CrossEntropy::kTransformerEngine;
@@ -298,6 +324,146 @@ TEST(KeptStorages, OfEachLayerAddUpToTheClosedForm) {
   }
   for (const char* kind : {"latent", "grouped", "experts", "dense"})
     EXPECT_GT(seen[kind], 50) << kind;
+}
+
+// --- Recomputation: what is no longer kept ------------------------------------------------------
+
+Size kept_bytes(const Job& job) {
+  Size sum;
+  for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
+    const OperatorGraph graph = build_operator_graph(job, stage);
+    for (StorageId id : kept_storages(graph)) {
+      if (graph.storages[id.index()].layer >= 0) sum = sum + graph.storages[id.index()].bytes;
+    }
+  }
+  return sum;
+}
+
+TEST(FullRecompute, KeepsNothingButTheInputOfEachCheckpoint) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    Job job = without_recompute(random_job(seed));
+    const std::int64_t n = 1 + static_cast<std::int64_t>(seed % 3);
+    job.options.full_recompute = FullRecompute{RecomputeMethod::kUniform, n};
+    const std::int64_t x = symbols(job).x;
+    std::int64_t inner = 0;  // inputs that are another layer's output; the first is not a layer's
+    for (std::int64_t vs = 0; vs < job.layout.virtual_stages(); ++vs) {
+      inner += ceil_div(job.layout.chunk_layers(vs, job.model.num_layers).size(), n) - 1;
+    }
+    ++inner;  // the last layer's output is the loss head's input
+    ASSERT_EQ(kept_bytes(job), (Size{inner * x, 0})) << describe(job, seed);
+  }
+}
+
+TEST(FullRecompute, ByBlockSparesAsManyLayersOfEachChunk) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    Job job = without_recompute(random_job(seed));
+    job.options.full_recompute = FullRecompute{RecomputeMethod::kBlock, 1000};
+    const Size all = kept_bytes(job);
+    job.options.full_recompute->method = RecomputeMethod::kUniform;
+    job.options.full_recompute->num_layers = 1;
+    ASSERT_EQ(all, kept_bytes(job)) << describe(job, seed);
+    // Only the first layer of each chunk is checkpointed: the others keep what they kept.
+    job.options.full_recompute = FullRecompute{RecomputeMethod::kBlock, 1};
+    const Symbols s = symbols(job);
+    Size expected{s.x, 0};  // the last layer's output
+    for (std::int64_t vs = 0; vs < job.layout.virtual_stages(); ++vs) {
+      const auto layers = job.layout.chunk_layers(vs, job.model.num_layers);
+      for (std::int64_t layer = layers.begin + 1; layer < layers.end; ++layer) {
+        const bool latent = job.model.attention.kind == AttentionKind::kMultiLatent;
+        expected.fixed += latent ? latent_attention_kept(job, s) : grouped_attention_kept(job, s);
+        expected = expected + (job.model.is_moe(layer) ? moe_mlp_kept(job, s)
+                                                       : Size{dense_mlp_kept(job, s), 0});
+        expected.fixed += 2 * s.x;  // inputs of its two norms
+        if (job.options.hidden_dropout > 0) expected.fixed += 2 * s.T * s.h;
+      }
+    }
+    ASSERT_EQ(kept_bytes(job), expected) << describe(job, seed);
+  }
+}
+
+// What each module gives back, over all layers that have it.
+TEST(SelectiveRecompute, GivesBackWhatItsModuleKeepsButItsInputs) {
+  std::map<std::string, int> seen;
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    Job job = without_recompute(random_job(seed));
+    const Symbols s = symbols(job);
+    const AttentionSpec& a = job.model.attention;
+    const bool latent = a.kind == AttentionKind::kMultiLatent;
+    const std::int64_t dense = job.model.num_layers - job.model.num_moe_layers();
+    const std::int64_t moe = job.model.num_moe_layers();
+    const Size before = kept_bytes(job);
+    const auto given_back = [&](bool SelectiveRecompute::*module) {
+      job.options.recompute.*module = true;
+      const Size after = kept_bytes(job);
+      job.options.recompute.*module = false;
+      return before + -1 * after;
+    };
+    ASSERT_EQ(given_back(&SelectiveRecompute::mlp), (Size{dense * dense_mlp_kept(job, s), 0}))
+        << describe(job, seed);
+    // Norms by themselves: MLA's input norm and the norm before experts.
+    const std::int64_t norms = moe + (latent ? job.model.num_layers : 0);
+    if (!s.flux) {  // which keeps the gathered copy of a norm's output
+      ASSERT_EQ(given_back(&SelectiveRecompute::layernorm), (Size{norms * (s.x + s.rstd * s.T), 0}))
+          << describe(job, seed);
+    }
+    if (moe == 0) continue;
+    const MoeSpec& spec = *job.model.moe;
+    ASSERT_EQ(given_back(&SelectiveRecompute::moe_act),
+              (Size{0, moe * 2 * spec.ffn_hidden_size / job.layout.expert_tensor}))
+        << describe(job, seed);
+    // All but the norm's output, which is the module's input, and its statistics.
+    Size module = moe_mlp_kept(job, s);
+    module.fixed -= s.x + s.rstd * s.T;
+    ASSERT_EQ(given_back(&SelectiveRecompute::moe), moe * module) << describe(job, seed);
+    if (spec.shared_ffn_hidden_size > 0 && !job.options.moe_shared_expert_overlap) {
+      const std::int64_t fs = spec.shared_ffn_hidden_size / s.t;
+      const std::int64_t gathered = s.gathers && s.flux ? s.X : 0;
+      ASSERT_EQ(given_back(&SelectiveRecompute::shared_experts),
+                (Size{moe * (2 * s.R * (s.gate + 1) * fs + gathered), 0}))
+          << describe(job, seed);
+      ++seen["shared"];
+    }
+  }
+  EXPECT_GT(seen["shared"], 10);
+}
+
+// MLA keeps the latent vectors and gives back queries, keys, values, the norms in the projections
+// and the rotary tables; attention then keeps its output and statistics alone.
+TEST(SelectiveRecompute, OfMlaUpProjectionGivesBackHeads) {
+  int seen = 0;
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    Job job = without_recompute(random_job(seed));
+    const AttentionSpec& a = job.model.attention;
+    const Symbols s = symbols(job);
+    const bool exchanges =
+        job.layout.context > 1 && job.options.cp_comm == ContextParallelComm::kAllToAll;
+    const bool copies =
+        job.options.attention_backend == AttentionBackend::kFlash && job.batch.micro_batch_size > 1;
+    // Where the attention keeps copies of its operands it goes on keeping them.
+    if (a.kind != AttentionKind::kMultiLatent || s.flux || exchanges || copies) continue;
+    const Size before = kept_bytes(job);
+    job.options.recompute.mla_up_proj = true;
+    const Size after = kept_bytes(job);
+    const std::int64_t heads = a.num_heads / s.t;
+    const std::int64_t qk = a.qk_head_dim + a.qk_pos_emb_head_dim;
+    std::int64_t layer = 2 * 2 * s.R * heads * qk + 2 * s.R * heads * a.v_head_dim;
+    if (a.qk_layernorm) {
+      layer += s.T * (2 * a.kv_lora_rank + s.rstd);
+      if (a.q_lora_rank > 0) layer += s.T * (2 * a.q_lora_rank + s.rstd);
+    }
+    if (!job.options.apply_rope_fusion) {
+      layer += 4 * 2 * job.batch.seq_length / job.layout.context * a.qk_pos_emb_head_dim;
+    }
+    // The key's position part is now an input: a view of the gathered down-projection, unless that
+    // is gathered for itself.
+    const bool split = job.versions.megatron_core < Version{0, 14} && s.t > 1;
+    const std::int64_t position = a.qk_pos_emb_head_dim;
+    layer -= !split && s.gathers ? 2 * s.R * position
+                                 : 2 * (split ? s.R : s.T) * (a.kv_lora_rank + position);
+    ASSERT_EQ(before + -1 * after, (Size{job.model.num_layers * layer, 0})) << describe(job, seed);
+    ++seen;
+  }
+  EXPECT_GT(seen, 20);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <queue>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
 
 namespace tidemark {
 namespace {
@@ -46,14 +47,24 @@ class EventQueue {
 
 struct Card;
 
-// One operator on one card.
+// Two stages' halves of one transfer of one tensor, on one lane.
+struct Message {
+  int sides = 0;  // that are ready
+  bool done = false;
+  std::int64_t end = 0;
+};
+
+// One operator on one card; or, on its compute queue, something about messages.
 struct Task {
   Card* card = nullptr;
-  const ProgramOp* op = nullptr;
+  const ProgramOp* op = nullptr;   // null: no operator
+  std::vector<Message*> posts;     // this side of them is ready when the queue comes here
+  const Message* needs = nullptr;  // the queue goes on when it is done
   std::size_t step = 0;
   std::size_t position = 0;  // in its slot
   std::int64_t duration = 0;
   std::vector<Task*> waits_for;
+  bool silent = false;   // not worth a span of its own
   bool arrived = false;  // started, or waits for the rest of its group
   bool done = false;
 };
@@ -67,8 +78,9 @@ struct Card {
   std::array<std::deque<Task*>, kNumStreams> queues;
   const Task* host_waits_for = nullptr;
   bool host_waits_for_queues = false;
+  std::vector<Message*> host_waits_for_messages;
   bool finished = false;
-  std::map<std::int32_t, int> exchanges_with;  // peer -> how many so far
+  Message* last_sent[2] = {nullptr, nullptr};  // without blocking: activation, gradient
 
   bool queues_empty() const {
     return std::all_of(queues.begin(), queues.end(), [](const auto& q) { return q.empty(); });
@@ -117,27 +129,28 @@ class NaiveEngine {
   }
 
  private:
-  const SlotProgram& program_of(const Card& card, const Slot& slot) const {
-    const StageProgram& stage = program_.stages[card.stage];
-    if (slot.kind == SlotKind::kForward) {
-      return slot.microbatch == 0 ? stage.first_forward : stage.forward;
-    }
-    const bool last = slot.microbatch + 1 == program_.schedule.microbatches;
-    return last ? stage.last_backward : stage.backward;
-  }
-
   void host_goes_on(Card& card) {
     const std::vector<Step>& steps = program_.schedule.stages[card.stage];
     while (card.step < steps.size()) {
-      const Slot* slot = std::get_if<Slot>(&steps[card.step]);
-      if (slot == nullptr) break;
-      if (card.position < program_of(card, *slot).ops.size()) {
-        events_.at(events_.now() + program_.host_issue_ns, [this, &card] { issue(card); });
-        return;
+      const Step& step = steps[card.step];
+      if (const Slot* slot = std::get_if<Slot>(&step)) {
+        if (card.position < program_of(card, *slot).ops.size()) {
+          events_.at(events_.now() + program_.host_issue_ns, [this, &card] { issue(card); });
+          return;
+        }
+        card.slot.clear();
+      } else if (const Wait* wait = std::get_if<Wait>(&step)) {
+        Task& task = queue(card, card.step);
+        task.needs = &message(card, wait->gradient, virtual_stage(card, wait->tensor.chunk),
+                              wait->tensor.microbatch);
+        start_what_can(card);
+      } else if (const auto& transfer = std::get<Transfer>(step); !transfer.blocking) {
+        post_without_blocking(card, transfer);
+      } else {
+        break;
       }
       ++card.step;
       card.position = 0;
-      card.slot.clear();
     }
     if (!card.queues_empty()) {
       card.host_waits_for_queues = true;
@@ -145,8 +158,75 @@ class NaiveEngine {
       card.finished = true;
       run_.finish_ns[card.stage][card.lane] = events_.now();
     } else {
-      arrive_at_exchange(card, std::get<Exchange>(steps[card.step]));
+      arrive_at_transfer(card, std::get<Transfer>(steps[card.step]));
     }
+  }
+
+  const SlotProgram& program_of(const Card& card, const Slot& slot) const {
+    return program_.slot_program(static_cast<std::int32_t>(card.stage), slot);
+  }
+
+  std::int32_t virtual_stage(const Card& card, std::int32_t chunk) const {
+    return chunk * static_cast<std::int32_t>(program_.stages.size()) +
+           static_cast<std::int32_t>(card.stage);
+  }
+
+  // Of what a virtual stage receives.
+  Message& message(const Card& card, bool gradient, std::int32_t receiver,
+                   std::int32_t microbatch) {
+    return messages_[{gradient, receiver, microbatch, card.lane}];
+  }
+
+  struct Messages {
+    std::vector<Message*> all;
+    Message* sent[2] = {nullptr, nullptr};
+  };
+  Messages messages_of(const Card& card, const Transfer& t) {
+    Messages out;
+    if (t.send_activation.valid()) {
+      out.sent[0] = &message(card, false, virtual_stage(card, t.send_activation.chunk) + 1,
+                             t.send_activation.microbatch);
+    }
+    if (t.send_gradient.valid()) {
+      out.sent[1] = &message(card, true, virtual_stage(card, t.send_gradient.chunk) - 1,
+                             t.send_gradient.microbatch);
+    }
+    for (Message* m : out.sent) {
+      if (m != nullptr) out.all.push_back(m);
+    }
+    if (t.receive_activation.valid()) {
+      out.all.push_back(&message(card, false, virtual_stage(card, t.receive_activation.chunk),
+                                 t.receive_activation.microbatch));
+    }
+    if (t.receive_gradient.valid()) {
+      out.all.push_back(&message(card, true, virtual_stage(card, t.receive_gradient.chunk),
+                                 t.receive_gradient.microbatch));
+    }
+    return out;
+  }
+
+  Task& queue(Card& card, std::size_t step) {
+    tasks_.emplace_back();
+    Task& task = tasks_.back();
+    task.card = &card;
+    task.step = step;
+    card.queues[static_cast<std::size_t>(Stream::kCompute)].push_back(&task);
+    return task;
+  }
+
+  void post_without_blocking(Card& card, const Transfer& transfer) {
+    const Messages m = messages_of(card, transfer);
+    queue(card, card.step).posts = m.all;
+    for (int kind = 0; kind < 2; ++kind) {
+      if (m.sent[kind] == nullptr) continue;
+      Message* before = std::exchange(card.last_sent[kind], m.sent[kind]);
+      if (before != nullptr) {
+        Task& task = queue(card, card.step);
+        task.needs = before;
+        task.silent = true;
+      }
+    }
+    start_what_can(card);
   }
 
   void issue(Card& card) {
@@ -181,6 +261,10 @@ class NaiveEngine {
     for (std::deque<Task*>& queue : card.queues) {
       if (queue.empty() || queue.front()->arrived) continue;
       Task& task = *queue.front();
+      if (task.op == nullptr) {
+        if (about_messages(card, task)) return;  // which has looked at all queues anew
+        continue;
+      }
       const bool ready = std::all_of(task.waits_for.begin(), task.waits_for.end(),
                                      [](const Task* other) { return other->done; });
       if (!ready) continue;
@@ -227,27 +311,65 @@ class NaiveEngine {
     }
   }
 
-  void arrive_at_exchange(Card& card, const Exchange& exchange) {
-    const auto stage = static_cast<std::int32_t>(card.stage);
-    const int ordinal = card.exchanges_with[exchange.peer]++;
-    const auto key = std::tuple(std::min(stage, exchange.peer), std::max(stage, exchange.peer),
-                                card.lane, ordinal);
-    const auto [waiting, first] = meetings_.try_emplace(key, &card);
-    if (first) return;
-    Card& other = *waiting->second;
-    const auto& there = std::get<Exchange>(program_.schedule.stages[other.stage][other.step]);
-    if (there.send_microbatch != exchange.receive_microbatch ||
-        there.receive_microbatch != exchange.send_microbatch) {
-      throw std::logic_error("two stages exchange different microbatches");
+  // Returns: whether the queue goes on.
+  bool about_messages(Card& card, Task& task) {
+    if (task.needs != nullptr) {
+      if (!task.needs->done) return false;
+      if (!task.silent) {
+        span(card, task.step, 0) = {task.needs->end - program_.exchange_ns, task.needs->end};
+      }
+    } else {
+      span(card, task.step, 0) = {events_.now(), events_.now()};
+      for (Message* m : task.posts) ready(*m);
     }
-    const std::int64_t end = events_.now() + program_.exchange_ns;
-    for (Card* side : {&card, &other}) {
-      span(*side, side->step, 0) = {events_.now(), end};
-      events_.at(end, [this, side] {
-        ++side->step;
-        host_goes_on(*side);
-      });
+    card.queues[static_cast<std::size_t>(Stream::kCompute)].pop_front();
+    look_again(card);
+    return true;
+  }
+
+  // After something has left a queue.
+  void look_again(Card& card) {
+    start_what_can(card);
+    if (card.host_waits_for_queues && card.queues_empty()) {
+      card.host_waits_for_queues = false;
+      host_goes_on(card);
     }
+  }
+
+  void ready(Message& message) {
+    if (++message.sides < 2) return;
+    message.end = events_.now() + program_.exchange_ns;
+    events_.at(message.end, [this, &message] {
+      message.done = true;
+      for (Card& card : cards_) {
+        auto& awaited = card.host_waits_for_messages;
+        const auto it = std::find(awaited.begin(), awaited.end(), &message);
+        if (it != awaited.end()) {
+          awaited.erase(it);
+          if (awaited.empty()) leave_transfer(card);
+        } else {
+          start_what_can(card);
+        }
+      }
+    });
+  }
+
+  void arrive_at_transfer(Card& card, const Transfer& transfer) {
+    const Messages m = messages_of(card, transfer);
+    if (m.all.empty()) {
+      span(card, card.step, 0) = {events_.now(), events_.now()};
+      ++card.step;
+      host_goes_on(card);
+      return;
+    }
+    card.host_waits_for_messages = m.all;
+    for (Message* each : m.all) ready(*each);
+  }
+
+  void leave_transfer(Card& card) {
+    span(card, card.step, 0) = {events_.now() - program_.exchange_ns, events_.now()};
+    ++card.step;
+    host_goes_on(card);
   }
 
   Span& span(const Card& card, std::size_t step, std::size_t position) {
@@ -265,7 +387,8 @@ class NaiveEngine {
   std::deque<Task> tasks_;
   std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::int64_t>, std::vector<Task*>>
       groups_;
-  std::map<std::tuple<std::int32_t, std::int32_t, std::size_t, int>, Card*> meetings_;
+  // By kind, receiving virtual stage, microbatch and lane.
+  std::map<std::tuple<bool, std::int32_t, std::int32_t, std::size_t>, Message> messages_;
   NaiveRun run_;
 };
 

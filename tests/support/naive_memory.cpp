@@ -63,6 +63,7 @@ struct Graph {
   std::map<std::int32_t, Name> tensors;  // by storage
   std::vector<int> uses_left;            // by storage, of forward and backward
   Name input;
+  const Chunk* chunk = nullptr;
 };
 
 struct Output {
@@ -91,11 +92,24 @@ class Process {
     }
   }
 
-  // forward_backward_pipelining_without_interleaving; with one stage, the order of
-  // forward_backward_no_pipelining is the same.
   void iteration() {
     high_water_.clear();
     counters_.high = counters_.live;
+    if (job_.layout.virtual_pipeline > 1) {
+      interleaved();
+    } else {
+      plain();
+    }
+  }
+
+  const Counters& counters() const { return counters_; }
+  const std::vector<std::vector<std::int64_t>>& high_water() const { return high_water_; }
+
+ private:
+  // forward_backward_pipelining_without_interleaving; with one stage, the order of
+  // forward_backward_no_pipelining is the same.
+  void plain() {
+    const Chunk& chunk = graph_.chunks[0];
     const std::int64_t microbatches = job_.batch.num_microbatches(job_.layout);
     const std::int64_t warmup = std::min(job_.layout.pipeline - stage_ - 1, microbatches);
     const std::int64_t remaining = microbatches - warmup;
@@ -106,19 +120,19 @@ class Process {
     Name input_tensor_grad;
 
     for (std::int64_t i = 0; i < warmup; ++i) {
-      exchange_with_previous([&] { input_tensor = receive(graph_.input); });
-      output_tensor = forward_step(i, input_tensor);
+      exchange_with_previous([&] { input_tensor = receive(chunk.input); });
+      output_tensor = forward_step(chunk, i, input_tensor);
       exchange_with_next([&] {});
       waiting.emplace_back(input_tensor, output_tensor);
       deallocate(output_tensor);
     }
     if (remaining > 0) {
-      exchange_with_previous([&] { input_tensor = receive(graph_.input); });
+      exchange_with_previous([&] { input_tensor = receive(chunk.input); });
     }
     for (std::int64_t i = 0; i < remaining; ++i) {
       const bool last_iteration = i == remaining - 1;
-      output_tensor = forward_step(warmup + i, input_tensor);
-      exchange_with_next([&] { output_tensor_grad = receive(graph_.output_gradient); });
+      output_tensor = forward_step(chunk, warmup + i, input_tensor);
+      exchange_with_next([&] { output_tensor_grad = receive(chunk.output_gradient); });
       waiting.emplace_back(input_tensor, output_tensor);
       deallocate(output_tensor);
       std::tie(input_tensor, output_tensor) = pop(waiting);
@@ -127,21 +141,204 @@ class Process {
         input_tensor = nullptr;
         exchange_with_previous([&] {});
       } else {
-        exchange_with_previous([&] { input_tensor = receive(graph_.input); });
+        exchange_with_previous([&] { input_tensor = receive(chunk.input); });
       }
     }
     for (std::int64_t i = remaining; i < microbatches; ++i) {
       std::tie(input_tensor, output_tensor) = pop(waiting);
-      exchange_with_next([&] { output_tensor_grad = receive(graph_.output_gradient); });
+      exchange_with_next([&] { output_tensor_grad = receive(chunk.output_gradient); });
       input_tensor_grad = backward_step(i, input_tensor, output_tensor, output_tensor_grad);
       exchange_with_previous([&] {});
     }
   }
 
-  const Counters& counters() const { return counters_; }
-  const std::vector<std::vector<std::int64_t>>& high_water() const { return high_water_; }
+  // forward_backward_pipelining_with_interleaving, followed line by line; a transfer happens where
+  // the stage's schedule has one.
+  void interleaved() {
+    const std::size_t chunks = graph_.chunks.size();
+    const std::int32_t p = static_cast<std::int32_t>(job_.layout.pipeline);
+    const std::int32_t rank = static_cast<std::int32_t>(stage_);
+    const auto m = static_cast<std::int32_t>(job_.batch.num_microbatches(job_.layout));
+    const auto n = static_cast<std::int32_t>(job_.layout.microbatches_in_a_row());
+    const auto v = static_cast<std::int32_t>(chunks);
+    const bool overlap = job_.options.overlap_p2p_comm;
+    const std::int32_t total = m * v;
+    const std::int32_t warmup = std::min(2 * (p - rank - 1) + (v - 1) * n, total);
+    const std::int32_t remaining = total - warmup;
+    std::vector<std::pair<std::int32_t, std::int32_t>> table;  // microbatch, chunk
+    for (std::int32_t begin = 0; begin < m; begin += n) {
+      for (std::int32_t c = 0; c < v; ++c) {
+        for (std::int32_t i = begin; i < std::min(begin + n, m); ++i) table.emplace_back(i, c);
+      }
+    }
+    const auto chunk_id = [&](std::int32_t k, bool forward) {
+      const std::int32_t c = table[static_cast<std::size_t>(k % total)].second;
+      return forward ? c : v - c - 1;
+    };
+    // recv_tensor_from_previous_stage: the chunk it is for, -1 if nothing is received.
+    const auto receives = [&](std::int32_t k, bool forward) -> std::int32_t {
+      const bool leading = forward ? rank == 0 : rank == p - 1;
+      if (!leading) return chunk_id(k + 1, forward);
+      if (k < p - 1) return -1;
+      const std::int32_t c = chunk_id(k - (p - 1), forward);
+      if (c == (forward ? v - 1 : 0)) return -1;
+      return forward ? c + 1 : c - 1;
+    };
+    std::vector<std::deque<Name>> input_tensors(chunks);
+    std::vector<std::deque<OutputName>> output_tensors(chunks);
+    std::vector<std::deque<Name>> output_tensor_grads(chunks);
+    std::vector<std::int32_t> forwards_of(chunks, 0);
+    Name input_tensor;
+    Name output_tensor_grad;
+    OutputName output_tensor;
+    Name input_tensor_grad;
+    const auto chunk_of = [&](std::int32_t c) -> const Chunk& {
+      return graph_.chunks[static_cast<std::size_t>(c)];
+    };
+    const auto receive_input = [&](std::int32_t c) {
+      Name received = receive(chunk_of(c).input);
+      input_tensors[static_cast<std::size_t>(c)].push_back(received);
+      return received;
+    };
+    const auto receive_gradient = [&](std::int32_t c) {
+      Name received = receive(chunk_of(c).output_gradient);
+      output_tensor_grads[static_cast<std::size_t>(c)].push_back(received);
+      return received;
+    };
+    const auto forward = [&](std::int32_t k) {
+      const auto c = static_cast<std::size_t>(chunk_id(k, true));
+      const std::int32_t microbatch = table[static_cast<std::size_t>(k)].first;
+      const bool first_of_all = rank == 0 && c == 0;
+      if (first_of_all && input_tensors[c].size() == output_tensors[c].size()) {
+        input_tensors[c].push_back(nullptr);
+      }
+      // Backwards of the chunk have popped the earlier ones.
+      const std::size_t index = output_tensors[c].size();
+      OutputName output = forward_step(graph_.chunks[c], microbatch, input_tensors[c][index]);
+      output_tensors[c].push_back(output);
+      return output;
+    };
+    const auto backward = [&](std::int32_t k) {
+      const auto c = static_cast<std::size_t>(chunk_id(k, false));
+      if (rank == p - 1 && c + 1 == chunks) output_tensor_grads[c].push_back(nullptr);
+      const Name input = input_tensors[c].front();
+      input_tensors[c].pop_front();
+      const OutputName output = output_tensors[c].front();
+      output_tensors[c].pop_front();
+      const Name gradient = output_tensor_grads[c].front();
+      output_tensor_grads[c].pop_front();
+      const std::int32_t microbatch = table[static_cast<std::size_t>(k)].first;
+      return backward_step(microbatch, input, output, gradient);
+    };
+    const auto blocking = [&](auto&& assign) { exchange(assign); };
+    // Posted without blocking; nothing is posted where there is nothing to send or to receive.
+    const auto post = [&](bool sends, std::int32_t receives_for, auto&& receive_for) {
+      if (!sends && receives_for < 0) return;
+      const auto assign = [&] {
+        if (receives_for >= 0) receive_for(receives_for);
+      };
+      exchange(assign);
+    };
+    // A wait is a step in which nothing is allocated.
+    std::vector<bool> pending_input(static_cast<std::size_t>(total), false);
+    std::vector<bool> pending_gradient(static_cast<std::size_t>(total), false);
+    const auto index_of = [&](std::int32_t c, std::int32_t microbatch, bool forward_pass) {
+      for (std::int32_t k = 0; k < total; ++k) {
+        if (chunk_id(k, forward_pass) == c &&
+            table[static_cast<std::size_t>(k)].first == microbatch)
+          return static_cast<std::size_t>(k);
+      }
+      throw std::logic_error("no such microbatch");
+    };
+    const auto wait = [&](std::vector<bool>& pending, std::int32_t k) {
+      if (!pending[static_cast<std::size_t>(k)]) return;
+      pending[static_cast<std::size_t>(k)] = false;
+      exchange([] {});
+    };
+    // Which step of the stage uses what arrives after step k.
+    const auto used_at = [&](std::int32_t k, bool forward_pass) {
+      const bool leading = forward_pass ? rank == 0 : rank == p - 1;
+      if (!leading) return static_cast<std::size_t>(k + 1);
+      const auto sent = static_cast<std::size_t>(k - (p - 1));
+      return index_of(receives(k, forward_pass), table[sent].first, forward_pass);
+    };
+    const auto sends_activation = [&](std::int32_t k) {
+      return !(rank == p - 1 && chunk_id(k, true) == v - 1);
+    };
+    const auto sends_gradient = [&](std::int32_t k) {
+      return !(rank == 0 && chunk_id(k, false) == 0);
+    };
 
- private:
+    if (rank > 0) blocking([&] { receive_input(0); });
+    for (std::int32_t k = 0; k < warmup; ++k) {
+      std::int32_t from = receives(k, true);
+      if (k == total - 1) from = -1;
+      output_tensor = forward(k);
+      const bool turns = k == warmup - 1 && warmup < total;
+      blocking([&] {
+        Name input = from >= 0 ? receive_input(from) : nullptr;
+        Name gradient;
+        if (turns && !overlap && rank < p - 1) gradient = receive_gradient(v - 1);
+        input_tensor = std::move(input);
+        if (turns && !overlap) output_tensor_grad = std::move(gradient);
+      });
+      if (sends_activation(k)) deallocate(output_tensor);
+      if (overlap && turns && rank < p - 1) {
+        post(false, v - 1, receive_gradient);
+        pending_gradient[0] = true;
+      }
+    }
+    OutputName undeallocated;
+    for (std::int32_t k = 0; k < remaining; ++k) {
+      const std::int32_t f = k + warmup;
+      std::int32_t from = k == remaining - 1 ? -1 : receives(f, true);
+      const std::int32_t gradient_from = k == total - 1 ? -1 : receives(k, false);
+      OutputName forward_output_tensor;
+      Name backward_input_tensor_grad;
+      if (overlap) {
+        wait(pending_input, f);
+        if (undeallocated != nullptr) deallocate(undeallocated);
+        undeallocated = nullptr;
+        forward_output_tensor = forward(f);
+        if (from >= 0) pending_input[used_at(f, true)] = true;
+        post(sends_activation(f), from, receive_input);
+        wait(pending_gradient, k);
+        backward_input_tensor_grad = backward(k);
+        if (gradient_from >= 0) pending_gradient[used_at(k, false)] = true;
+        output_tensor = forward_output_tensor;
+        if (sends_activation(f)) undeallocated = output_tensor;
+        input_tensor_grad = backward_input_tensor_grad;
+        post(sends_gradient(k), gradient_from, receive_gradient);
+      } else {
+        forward_output_tensor = forward(f);
+        backward_input_tensor_grad = backward(k);
+        output_tensor = forward_output_tensor;
+        input_tensor_grad = backward_input_tensor_grad;
+        forward_output_tensor = nullptr;
+        backward_input_tensor_grad = nullptr;
+        blocking([&] {
+          Name input = from >= 0 ? receive_input(from) : nullptr;
+          Name gradient = gradient_from >= 0 ? receive_gradient(gradient_from) : nullptr;
+          input_tensor = std::move(input);
+          output_tensor_grad = std::move(gradient);
+        });
+        if (sends_activation(f)) deallocate(output_tensor);
+      }
+    }
+    if (undeallocated != nullptr) deallocate(undeallocated);
+    undeallocated = nullptr;
+    if (warmup == total && rank < p - 1) blocking([&] { receive_gradient(v - 1); });
+    for (std::int32_t k = remaining; k < total; ++k) {
+      wait(pending_gradient, k);
+      const std::int32_t from = k == total - 1 ? -1 : receives(k, false);
+      input_tensor_grad = backward(k);
+      blocking([&] {
+        Name gradient = from >= 0 ? receive_gradient(from) : nullptr;
+        output_tensor_grad = std::move(gradient);
+      });
+    }
+  }
+
   static std::pair<Name, OutputName> pop(std::deque<std::pair<Name, OutputName>>& waiting) {
     auto front = std::move(waiting.front());
     waiting.pop_front();
@@ -164,24 +361,25 @@ class Process {
     if (stage_ + 1 < job_.layout.pipeline) exchange(assign);
   }
   template <class F>
-  void exchange(F& assign) {
+  void exchange(F&& assign) {
     const std::int64_t before = std::exchange(counters_.high, counters_.live);
     assign();
     high_water_.push_back({counters_.high});
     counters_.high = std::max(counters_.high, before);
   }
 
-  OutputName forward_step(std::int64_t microbatch, const Name& input) {
-    decoder_input_tensor_ = input;  // set_input_tensor
+  OutputName forward_step(const Chunk& chunk, std::int64_t microbatch, const Name& input) {
+    decoder_input_tensors_[&chunk] = input;  // set_input_tensor
     auto grad_fn = std::make_shared<Graph>();
     grad_fn->input = input;
+    grad_fn->chunk = &chunk;
     grad_fn->uses_left = uses_;
-    if (graph_.input.valid()) grad_fn->tensors[graph_.input.value] = input;
-    run(graph_.forward, microbatch, *grad_fn);
+    if (chunk.input.valid()) grad_fn->tensors[chunk.input.value] = input;
+    run(graph_.forward, chunk.forward, microbatch, *grad_fn);
     auto output = std::make_shared<Output>();
-    if (graph_.output.valid()) {
-      output->data = std::move(grad_fn->tensors.at(graph_.output.value));
-      grad_fn->tensors.erase(graph_.output.value);
+    if (chunk.output.valid()) {
+      output->data = std::move(grad_fn->tensors.at(chunk.output.value));
+      grad_fn->tensors.erase(chunk.output.value);
     }
     output->grad_fn = std::move(grad_fn);
     return output;
@@ -190,17 +388,20 @@ class Process {
   Name backward_step(std::int64_t microbatch, const Name& input, const OutputName& output,
                      const Name& output_grad) {
     Graph& graph = *output->grad_fn;
-    if (output_grad != nullptr) graph.tensors[graph_.output_gradient.value] = output_grad;
-    run(graph_.backward, microbatch, graph);
+    const Chunk& chunk = *graph.chunk;
+    if (output_grad != nullptr) graph.tensors[chunk.output_gradient.value] = output_grad;
+    run(graph_.backward, chunk.backward, microbatch, graph);
     if (input == nullptr) return nullptr;
-    input->grad = std::move(graph.tensors.at(graph_.input_gradient.value));
+    input->grad = std::move(graph.tensors.at(chunk.input_gradient.value));
     graph.tensors.clear();
     return input->grad;
   }
 
   // Runs a list of operators: allocates what each writes, and drops a tensor when no later operator
   // of the microbatch refers to it. The outputs of the pass are its caller's.
-  void run(const std::vector<Operator>& list, std::int64_t microbatch, Graph& graph) {
+  void run(const std::vector<Operator>& all, OperatorRange range, std::int64_t microbatch,
+           Graph& graph) {
+    const std::vector<Operator> list(all.begin() + range.begin, all.begin() + range.end);
     std::vector<std::int64_t> high;
     const std::int64_t before = counters_.high;
     std::int64_t highest = before;
@@ -211,14 +412,15 @@ class Process {
         if (name != nullptr) continue;  // in place
         name = allocate(s, microbatch);
         if (graph_.storages[s.index()].role == StorageRole::kModuleState) {
-          module_attributes_[s.value] = name;
+          const Storage& storage = graph_.storages[s.index()];
+          module_attributes_[{storage.layer, storage.name}] = name;
         }
       }
       high.push_back(counters_.high);
       highest = std::max(highest, counters_.high);
       for (const auto* used : {&list[i].reads, &list[i].writes, &list[i].holds}) {
         for (StorageId s : *used) {
-          const bool handed_on = s == graph_.output || s == graph_.input_gradient;
+          const bool handed_on = s == graph.chunk->output || s == graph.chunk->input_gradient;
           if (--graph.uses_left[s.index()] == 0 && !handed_on) graph.tensors.erase(s.value);
         }
       }
@@ -234,9 +436,10 @@ class Process {
   std::int64_t lane_;
   std::vector<int> uses_;  // by storage
   std::vector<std::vector<std::int64_t>> high_water_;
-  Counters counters_;                               // goes after what counts in it
-  Name decoder_input_tensor_;                       // model.decoder.input_tensor
-  std::map<std::int32_t, Name> module_attributes_;  // of the token dispatchers
+  Counters counters_;                                   // goes after what counts in it
+  std::map<const Chunk*, Name> decoder_input_tensors_;  // model.decoder.input_tensor
+  // Of the token dispatchers, by layer and name.
+  std::map<std::pair<std::int32_t, std::string>, Name> module_attributes_;
 };
 
 }  // namespace

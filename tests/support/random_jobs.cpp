@@ -69,7 +69,16 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
   o.apply_rope_fusion = rng.coin();
   o.create_attention_mask_in_dataloader = rng.coin();
   o.hidden_dropout = rng.pick({0.0, 0.1});
+  o.overlap_p2p_comm = rng.coin();
+  if (rng.below(4) == 0) {
+    o.full_recompute = FullRecompute{rng.pick({RecomputeMethod::kUniform, RecomputeMethod::kBlock}),
+                                     rng.between(1, 3)};
+  } else if (rng.below(3) == 0) {
+    SelectiveRecompute& r = o.recompute;
+    r = {rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin()};
+  }
   if (!model.moe) return o;
+  o.moe_aux_loss = rng.coin();
   o.moe_permute_fusion = rng.coin();
   o.moe_router_fp32 = rng.coin();
   if (rng.coin()) {
@@ -107,12 +116,22 @@ Job random_job(std::uint64_t seed) {
     job.model.num_layers = 1 + 2 * (l.pipeline - 1);
     job.model.moe_layer.resize(static_cast<std::size_t>(job.model.num_layers), false);
   }
+  if (l.pipeline > 1 && l.first_stage_layers == 0 && rng.coin()) {
+    l.virtual_pipeline = rng.between(2, 3);
+    job.model.num_layers = l.virtual_stages() * rng.between(1, 2);
+    job.model.moe_layer.resize(static_cast<std::size_t>(job.model.num_layers), with_experts);
+    l.microbatch_group = l.pipeline + rng.between(0, 2);
+  }
   job.options = random_options(rng, job.model);
   job.versions.megatron_core = rng.pick<Version>({{0, 12}, {0, 13}, {0, 14}});
   job.versions.transformer_engine = rng.pick<Version>({{2, 0}, {2, 3}, {2, 10}});
   job.batch.micro_batch_size = rng.between(1, 2);
   job.batch.seq_length = 2 * l.context * l.tensor * rng.between(1, 12);
-  job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * rng.between(1, 7);
+  const std::int64_t microbatches =
+      l.virtual_pipeline > 1
+          ? l.microbatch_group * rng.between(1, 2) + (rng.coin() ? l.pipeline : 0)
+          : rng.between(1, 7);
+  job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * microbatches;
   validate(job, "/");
   return job;
 }

@@ -46,7 +46,8 @@ Program one_slot(const SlotProgram& slot, std::int64_t lanes) {
   p.lanes = lanes;
   p.schedule = build_1f1b(1, 1);
   p.stages.resize(1);
-  p.stages[0].first_forward = slot;
+  p.stages[0].chunks.resize(1);
+  p.stages[0].chunks[0].first_forward = slot;
   return p;
 }
 
@@ -70,19 +71,19 @@ class Trace : public Recorder {
     start.emplace_back(s.begin(), s.end());
     end.emplace_back(e.begin(), e.end());
   }
-  void on_exchange(std::int32_t stage, std::int32_t, std::span<const std::int64_t> s,
+  void on_transfer(std::int32_t stage, std::int32_t, std::span<const std::int64_t> s,
                    std::span<const std::int64_t> e) override {
-    exchanges.push_back({stage, s[0], e[0]});
+    transfers.push_back({stage, s[0], e[0]});
   }
-  struct Met {
+  struct Moved {
     std::int32_t stage;
     std::int64_t start;
     std::int64_t end;
-    friend bool operator==(const Met&, const Met&) = default;
+    friend bool operator==(const Moved&, const Moved&) = default;
   };
   std::vector<std::vector<std::int64_t>> start;
   std::vector<std::vector<std::int64_t>> end;
-  std::vector<Met> exchanges;
+  std::vector<Moved> transfers;
 };
 
 Trace run(const Program& program, const LaneRows& rows) {
@@ -133,7 +134,7 @@ TEST(RunUnit, TheHostWaitsAtAGate) {
   EXPECT_THAT(run(p, rows_of({0})).start,
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(108)));
   slot.ops[1].host_waits = false;
-  p.stages[0].first_forward = slot;
+  p.stages[0].chunks[0].first_forward = slot;
   EXPECT_THAT(run(p, rows_of({0})).start,
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(12)));
 }
@@ -188,30 +189,32 @@ Program two_stages(std::int64_t f0, std::int64_t f1, std::int64_t b1, std::int64
   Program p;
   p.schedule = build_1f1b(2, 1);
   p.stages.resize(2);
-  add(p.stages[0].first_forward, op(Stream::kCompute, f0));
-  add(p.stages[1].first_forward, op(Stream::kCompute, f1));
-  add(p.stages[1].last_backward, op(Stream::kCompute, b1));
-  add(p.stages[0].last_backward, op(Stream::kCompute, b0));
+  for (StageProgram& stage : p.stages) stage.chunks.resize(1);
+  add(p.stages[0].chunks[0].first_forward, op(Stream::kCompute, f0));
+  add(p.stages[1].chunks[0].first_forward, op(Stream::kCompute, f1));
+  add(p.stages[1].chunks[0].last_backward, op(Stream::kCompute, b1));
+  add(p.stages[0].chunks[0].last_backward, op(Stream::kCompute, b0));
   return p;
 }
 
-TEST(RunUnit, AnExchangeStartsWhenBothStagesHaveComeToIt) {
+TEST(RunUnit, ATransferStartsWhenBothStagesHaveComeToIt) {
   Program p = two_stages(10, 20, 40, 80);
   p.exchange_ns = 3;
   Trace t;
   const UnitTimes times = run_unit(p, rows_of({0}), &t);
   // F0 to 10, activation to 13, F1 and B1 to 73, gradient to 76, B0 to 156.
-  EXPECT_THAT(t.exchanges, ElementsAre(Trace::Met{0, 10, 13}, Trace::Met{1, 10, 13},
-                                       Trace::Met{0, 73, 76}, Trace::Met{1, 73, 76}));
+  EXPECT_THAT(t.transfers,
+              testing::UnorderedElementsAre(Trace::Moved{0, 10, 13}, Trace::Moved{1, 10, 13},
+                                            Trace::Moved{0, 73, 76}, Trace::Moved{1, 73, 76}));
   EXPECT_EQ(times.iteration_ns, 156);
   EXPECT_THAT(times.stages[1].finish_ns, ElementsAre(76));
 }
 
-TEST(RunUnit, AnExchangeWaitsForAllStreamsOfBothStages) {
+TEST(RunUnit, ABlockingTransferWaitsForAllStreamsOfBothStages) {
   Program p = two_stages(10, 20, 40, 80);
-  add(p.stages[0].first_forward, op(Stream::kDataComm, 1000));
+  add(p.stages[0].chunks[0].first_forward, op(Stream::kDataComm, 1000));
   const Trace t = run(p, rows_of({0}));
-  EXPECT_EQ(t.exchanges[0].start, 1000);
+  EXPECT_EQ(t.transfers[0].start, 1000);
 }
 
 TEST(RunUnit, TheIterationEndsAfterReductionOptimizerAndGatherOfTheSlowest) {
@@ -227,10 +230,11 @@ TEST(RunUnit, OnlyTheFirstForwardAndTheLastBackwardAreSpecial) {
   Program p;
   p.schedule = build_1f1b(1, 3);
   p.stages.resize(1);
-  add(p.stages[0].first_forward, op(Stream::kCompute, 1));
-  add(p.stages[0].forward, op(Stream::kCompute, 10));
-  add(p.stages[0].backward, op(Stream::kCompute, 100));
-  add(p.stages[0].last_backward, op(Stream::kCompute, 1000));
+  p.stages[0].chunks.resize(1);
+  add(p.stages[0].chunks[0].first_forward, op(Stream::kCompute, 1));
+  add(p.stages[0].chunks[0].forward, op(Stream::kCompute, 10));
+  add(p.stages[0].chunks[0].backward, op(Stream::kCompute, 100));
+  add(p.stages[0].chunks[0].last_backward, op(Stream::kCompute, 1000));
   EXPECT_EQ(run_unit(p, rows_of({0})).iteration_ns, 1 + 2 * 10 + 2 * 100 + 1000);
 }
 
@@ -262,10 +266,11 @@ TEST(RunUnit, Of1F1BTakesAsManySlotsAsMicrobatchesAndOtherStages) {
       program.schedule = build_1f1b(p, m);
       program.stages.resize(static_cast<std::size_t>(p));
       for (StageProgram& stage : program.stages) {
-        add(stage.forward, op(Stream::kCompute, 1));
-        add(stage.backward, op(Stream::kCompute, 2));
-        stage.first_forward = stage.forward;
-        stage.last_backward = stage.backward;
+        ChunkProgram& chunk = stage.chunks.emplace_back();
+        add(chunk.forward, op(Stream::kCompute, 1));
+        add(chunk.backward, op(Stream::kCompute, 2));
+        chunk.first_forward = chunk.forward;
+        chunk.last_backward = chunk.backward;
       }
       const UnitTimes times = run_unit(program, rows_of({0}));
       EXPECT_EQ(times.iteration_ns, (m + p - 1) * (1 + 2)) << "p = " << p << ", m = " << m;
@@ -282,7 +287,7 @@ TEST(RunUnit, RefusesAScheduleThatDeadlocks) {
 
 TEST(RunUnit, RefusesNeighboursThatSendDifferentMicrobatches) {
   Program p = two_stages(1, 1, 1, 1);
-  std::get<Exchange>(p.schedule.stages[1][0]).receive_microbatch = 7;
+  std::get<Transfer>(p.schedule.stages[1][0]).receive_activation.microbatch = 7;
   EXPECT_THROW(run_unit(p, rows_of({0})), std::logic_error);
 }
 

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 
 namespace tidemark {
@@ -47,6 +48,7 @@ Case small_case() {
   const StorageId z(2);
   c.graph.forward = {op({}, {x}), op({x}, {y}), op({y}, {z}), op({z}, {})};
   c.graph.backward = {op({y}, {})};
+  close_chunk(c.graph);
   c.sequence = build_memory_sequence(c.graph, build_1f1b(1, 1), 0);
   return c;
 }
@@ -105,6 +107,7 @@ TEST(ProfileMemory, WhatIsLeftOverCountsOnlyBeforeItIsReplaced) {
   c.graph.storages[0].role = StorageRole::kModuleState;  // x
   c.graph.forward = {op({}, {StorageId(1)}), op({StorageId(1)}, {}), op({}, {StorageId(0)})};
   c.graph.backward = {op({StorageId(0)}, {StorageId(2)})};
+  close_chunk(c.graph);
   c.sequence = build_memory_sequence(c.graph, build_1f1b(1, 1), 0);
   // y (10 rows, 1000 bytes) beside the old x, and dead before the new one is made.
   const StageMemory m = profile_memory(c.job, c.graph, c.sequence, rows_of(c.job, 10, 0));

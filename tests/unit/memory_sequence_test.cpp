@@ -11,6 +11,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/graphs.h"
+
 namespace tidemark {
 namespace {
 
@@ -33,20 +35,26 @@ StorageId add(OperatorGraph& graph, std::string name, StorageRole role = Storage
 OperatorGraph first_stage() {
   OperatorGraph g;
   const StorageId a = add(g, "a");
-  g.output = add(g, "out");
-  g.output_gradient = add(g, "dout");
-  g.forward.push_back(op({}, {a, g.output}));
-  g.backward.push_back(op({g.output_gradient, a}, {}));
+  const StorageId out = add(g, "out");
+  const StorageId dout = add(g, "dout");
+  g.forward.push_back(op({}, {a, out}));
+  g.backward.push_back(op({dout, a}, {}));
+  Chunk& chunk = close_chunk(g);
+  chunk.output = out;
+  chunk.output_gradient = dout;
   return g;
 }
 
 OperatorGraph last_stage() {
   OperatorGraph g;
-  g.input = add(g, "in");
+  const StorageId in = add(g, "in");
   const StorageId a = add(g, "a");
-  g.input_gradient = add(g, "din");
-  g.forward.push_back(op({g.input}, {a}));
-  g.backward.push_back(op({a, g.input}, {g.input_gradient}));
+  const StorageId din = add(g, "din");
+  g.forward.push_back(op({in}, {a}));
+  g.backward.push_back(op({a, in}, {din}));
+  Chunk& chunk = close_chunk(g);
+  chunk.input = in;
+  chunk.input_gradient = din;
   return g;
 }
 
@@ -93,7 +101,7 @@ TEST(MemorySequence, OfTheLastStageKeepsTheLastInputAndItsGradient) {
       "4-in0 "  // output_tensor is now that of microbatch 1
       "5+din1 5-a1 "
       "5-din0");  // input_tensor_grad named it; the last ones stay
-  EXPECT_THAT(s.carried_over, ElementsAre(g.input, g.input_gradient));
+  EXPECT_THAT(s.carried_over, ElementsAre(g.chunks[0].input, g.chunks[0].input_gradient));
 }
 
 TEST(MemorySequence, OfOneStageFollowsTheGraphAlone) {
@@ -101,6 +109,7 @@ TEST(MemorySequence, OfOneStageFollowsTheGraphAlone) {
   const StorageId a = add(g, "a");
   g.forward.push_back(op({}, {a}));
   g.backward.push_back(op({a}, {}));
+  close_chunk(g);
   EXPECT_EQ(text(g, build_memory_sequence(g, build_1f1b(1, 2), 0)), "0+a0 1-a0 2+a1 3-a1");
 }
 
@@ -109,6 +118,7 @@ TEST(MemorySequence, KeepsAModulesAttributeUntilItsNextForward) {
   const StorageId map = add(g, "map", StorageRole::kModuleState);
   g.forward.push_back(op({}, {map}));
   g.backward.push_back(op({map}, {}));
+  close_chunk(g);
   const MemorySequence s = build_memory_sequence(g, build_1f1b(1, 2), 0);
   EXPECT_EQ(text(g, s), "0+map0 0-mapp 2+map1 2-map0");
   EXPECT_THAT(s.carried_over, ElementsAre(map));
@@ -119,10 +129,10 @@ TEST(MemorySequence, InTheCooldownOldInputsGoBeforeTheNextGradientComes) {
   // in warm-up. Steps: receive 0, F0, send 0, receive 1, F1, send 1 and receive 0, B0, send 0,
   // receive 1 (here), B1, send 1.
   OperatorGraph g = last_stage();
-  g.output = add(g, "out");
-  g.output_gradient = add(g, "dout");
-  g.forward[0].writes.push_back(g.output);
-  g.backward[0].reads.push_back(g.output_gradient);
+  g.chunks[0].output = add(g, "out");
+  g.chunks[0].output_gradient = add(g, "dout");
+  g.forward[0].writes.push_back(g.chunks[0].output);
+  g.backward[0].reads.push_back(g.chunks[0].output_gradient);
   EXPECT_EQ(text(g, build_memory_sequence(g, build_1f1b(3, 2), 1)),
             "0+in0 "
             "1-inp 1-dinp 1+a0 1+out0 "
@@ -144,9 +154,23 @@ TEST(MemorySequence, FreesAHeldStorageWithItsHolder) {
   g.forward.push_back(op({a}, {b}));
   g.forward.push_back(op({b}, {}));
   g.forward.back().holds = {a};
+  close_chunk(g);
   const MemorySequence s = build_memory_sequence(g, build_1f1b(1, 1), 0);
   EXPECT_EQ(text(g, s), "0+a0 0+b0 0-a0 0-b0");
   EXPECT_EQ(s.events[2].op, 2);  // not 1, where it was last read
+}
+
+// A recomputed forward writes the module's attribute anew.
+TEST(MemorySequence, ARecomputedAttributeTakesThePlaceOfTheFirst) {
+  OperatorGraph g;
+  const StorageId map = add(g, "map", StorageRole::kModuleState);
+  const StorageId again = add(g, "map", StorageRole::kModuleState);
+  g.forward.push_back(op({}, {map}));
+  g.backward.push_back(op({}, {again}));
+  close_chunk(g);
+  const MemorySequence s = build_memory_sequence(g, build_1f1b(1, 2), 0);
+  EXPECT_EQ(text(g, s), "0+map0 0-mapp 1+map0 1-map0 2+map1 2-map0 3+map1 3-map1");
+  EXPECT_THAT(s.carried_over, ElementsAre(again));
 }
 
 }  // namespace

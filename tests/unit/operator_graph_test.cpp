@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 
 namespace tidemark {
@@ -34,13 +35,14 @@ struct Example {
     for (const char* name : {"x", "ln", "y", "dy", "dln", "dx"}) {
       graph.storages.push_back({name, {1, 0}, 0, StorageRole::kActivation});
     }
-    graph.input = x;
-    graph.output = y;
-    graph.output_gradient = dy;
-    graph.input_gradient = dx;
     graph.forward = {op("norm", {x}, {ln}), op("gemm", {ln}, {y})};
     graph.backward = {op("dgrad", {dy}, {dln}), op("wgrad", {dy, ln}, {}),
                       op("norm.backward", {dln, x}, {dx})};
+    Chunk& chunk = close_chunk(graph);
+    chunk.input = x;
+    chunk.output = y;
+    chunk.output_gradient = dy;
+    chunk.input_gradient = dx;
   }
 };
 

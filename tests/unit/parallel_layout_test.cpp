@@ -61,25 +61,25 @@ TEST(ParallelLayout, GroupsFollowFromTheDegrees) {
 TEST(ParallelLayout, OtherStagesShareTheRestEvenly) {
   // 5 + 7 * 8 = 61.
   const ParallelLayout l = layout_1024();
-  EXPECT_EQ(l.stage_layers(0, 61).begin, 0);
-  EXPECT_EQ(l.stage_layers(0, 61).end, 5);
-  EXPECT_EQ(l.stage_layers(1, 61).begin, 5);
-  EXPECT_EQ(l.stage_layers(7, 61).begin, 53);
-  EXPECT_EQ(l.stage_layers(7, 61).end, 61);
+  EXPECT_EQ(l.chunk_layers(0, 61).begin, 0);
+  EXPECT_EQ(l.chunk_layers(0, 61).end, 5);
+  EXPECT_EQ(l.chunk_layers(1, 61).begin, 5);
+  EXPECT_EQ(l.chunk_layers(7, 61).begin, 53);
+  EXPECT_EQ(l.chunk_layers(7, 61).end, 61);
 }
 
 TEST(ParallelLayout, FirstAndLastStageMayBothBeGiven) {
   ParallelLayout l = layout_1024();
   l.first_stage_layers = 7;
   l.last_stage_layers = 6;  // the six between: (61 - 13) / 6 = 8
-  EXPECT_EQ(l.stage_layers(1, 61).size(), 8);
-  EXPECT_EQ(l.stage_layers(7, 61).begin, 55);
+  EXPECT_EQ(l.chunk_layers(1, 61).size(), 8);
+  EXPECT_EQ(l.chunk_layers(7, 61).begin, 55);
   EXPECT_THAT(errors(deepseek_v3(), l, kBatch), IsEmpty());
 }
 
 TEST(ParallelLayout, OneStageHoldsAllLayers) {
   ParallelLayout l;
-  EXPECT_EQ(l.stage_layers(0, 61).size(), 61);
+  EXPECT_EQ(l.chunk_layers(0, 61).size(), 61);
 }
 
 TEST(ValidateLayout, AcceptsTheVendorsRun) {

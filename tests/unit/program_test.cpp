@@ -81,8 +81,9 @@ TEST(BuildProgram, TensorRanksAreNeighboursAndExpertTensorRanksToo) {
 TEST(BuildProgram, DependenciesCrossStreamsAndPointBackwards) {
   const Program p = build_program(deepseek_v3_1024(), profile());
   for (const StageProgram& stage : p.stages) {
+    const ChunkProgram& chunk = stage.chunks[0];
     for (const SlotProgram* slot :
-         {&stage.forward, &stage.backward, &stage.first_forward, &stage.last_backward}) {
+         {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
       for (std::size_t i = 0; i < slot->ops.size(); ++i) {
         const ProgramOp& op = slot->ops[i];
         for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
@@ -99,24 +100,30 @@ TEST(BuildProgram, DependenciesCrossStreamsAndPointBackwards) {
 TEST(BuildProgram, ACollectiveWaitsForWhatTheComputeStreamWasGiven) {
   const Program p = build_program(qwen3_32b(), profile());
   const StageProgram& stage = p.stages[1];
-  EXPECT_THAT(waits_for(stage, stage.forward, "linear_qkv.all_gather"),
+  EXPECT_THAT(waits_for(stage, stage.chunks[0].forward, "linear_qkv.all_gather"),
               ElementsAre("linear_qkv.layer_norm"));
-  EXPECT_THAT(waits_for(stage, stage.forward, "linear_qkv"), ElementsAre("linear_qkv.all_gather"));
+  EXPECT_THAT(waits_for(stage, stage.chunks[0].forward, "linear_qkv"),
+              ElementsAre("linear_qkv.all_gather"));
 }
 
 TEST(BuildProgram, CountsMoeLayersOverTheWholeModel) {
   const Program p = build_program(deepseek_v3_1024(), profile());
   // Stage 1 begins with layer 5: after layers 3 and 4 the third MoE layer.
   const StageProgram& stage = p.stages[1];
-  EXPECT_EQ(stage.forward.ops[position(stage, stage.forward, "experts.linear_fc1")].moe_layer, 2);
+  EXPECT_EQ(stage.chunks[0]
+                .forward.ops[position(stage, stage.chunks[0].forward, "experts.linear_fc1")]
+                .moe_layer,
+            2);
   const StageProgram& first = p.stages[0];
-  EXPECT_EQ(first.forward.ops[position(first, first.forward, "linear_fc1")].moe_layer, -1);
+  EXPECT_EQ(
+      first.chunks[0].forward.ops[position(first, first.chunks[0].forward, "linear_fc1")].moe_layer,
+      -1);
 }
 
 TEST(BuildProgram, OnlyGatesAndTheCheckOfTheLossStopTheHost) {
   const Program p = build_program(qwen3_30b_a3b(), profile());
   const StageProgram& stage = p.stages[0];
-  for (const ProgramOp& op : stage.forward.ops) {
+  for (const ProgramOp& op : stage.chunks[0].forward.ops) {
     const std::string& name = name_of(stage, op);
     EXPECT_EQ(op.host_waits, name == "gate" || name == "loss_nan_check") << name;
   }
@@ -125,8 +132,8 @@ TEST(BuildProgram, OnlyGatesAndTheCheckOfTheLossStopTheHost) {
 TEST(BuildProgram, WithoutOverlapBorderSlotsAreLikeTheOthers) {
   const Program p = build_program(two_stage_job(), profile());
   for (const StageProgram& stage : p.stages) {
-    EXPECT_EQ(stage.first_forward.ops.size(), stage.forward.ops.size());
-    EXPECT_EQ(stage.last_backward.ops.size(), stage.backward.ops.size());
+    EXPECT_EQ(stage.chunks[0].first_forward.ops.size(), stage.chunks[0].forward.ops.size());
+    EXPECT_EQ(stage.chunks[0].last_backward.ops.size(), stage.chunks[0].backward.ops.size());
   }
 }
 
@@ -146,7 +153,7 @@ TEST(BuildProgram, OverlappedReductionsStartWithTheirBucketsAndAreAllStarted) {
   const StageProgram& stage = p.stages[0];
   const std::size_t buckets = gradient_buffers(job, 0)[0].buckets.size();
   const auto is_data = [](const ProgramOp& op) { return op.stream == Stream::kDataComm; };
-  const auto& ops = stage.last_backward.ops;
+  const auto& ops = stage.chunks[0].last_backward.ops;
   EXPECT_EQ(std::count_if(ops.begin(), ops.end(), is_data),
             std::ssize(gradient_buffers(job, 0)[0].buckets));
   EXPECT_GT(buckets, 2u);
@@ -162,10 +169,10 @@ TEST(BuildProgram, OverlappedGathersAreIssuedFirstAndAwaitedWhereTheyAreNeeded) 
   const StageProgram& stage = p.stages[0];
   const auto buckets = gradient_buffers(job, 0)[0].buckets;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
-    EXPECT_EQ(stage.first_forward.ops[i].stream, Stream::kDataComm);
+    EXPECT_EQ(stage.chunks[0].first_forward.ops[i].stream, Stream::kDataComm);
   }
   // The embedding's bucket is the last of the buffer, so it is gathered first.
-  const auto embedding = waits_for(stage, stage.first_forward, "embedding");
+  const auto embedding = waits_for(stage, stage.chunks[0].first_forward, "embedding");
   EXPECT_EQ(embedding.size(), 1u);
 }
 
@@ -174,8 +181,9 @@ TEST(BuildProgram, MakingTheAttentionMaskWaitsForNoParameters) {
   job.options.create_attention_mask_in_dataloader = true;
   const Program p = build_program(job, profile());
   const StageProgram& stage = p.stages[0];
-  EXPECT_THAT(waits_for(stage, stage.first_forward, "attention_mask"), testing::IsEmpty());
-  EXPECT_EQ(waits_for(stage, stage.first_forward, "embedding").size(), 1u);
+  EXPECT_THAT(waits_for(stage, stage.chunks[0].first_forward, "attention_mask"),
+              testing::IsEmpty());
+  EXPECT_EQ(waits_for(stage, stage.chunks[0].first_forward, "embedding").size(), 1u);
 }
 
 TEST(OpCost, OfRoutedWorkIsExactUnderBalancedRouting) {

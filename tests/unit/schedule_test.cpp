@@ -1,7 +1,11 @@
 #include "sim/schedule.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,15 +16,19 @@ namespace {
 // "F0", "B0" for slots; "n0/1": with the next stage, microbatch 0 sent, 1 received; "p" previous.
 std::string text(const Schedule& schedule, std::int32_t stage) {
   const auto number = [](std::int32_t m) { return m < 0 ? "-" : std::to_string(m); };
+  const auto pair = [&](const char* peer, ChunkTensor sent, ChunkTensor received) {
+    if (!sent.valid() && !received.valid()) return std::string();
+    return peer + number(sent.microbatch) + "/" + number(received.microbatch);
+  };
   std::string out;
   for (const Step& step : schedule.stages[static_cast<std::size_t>(stage)]) {
     if (!out.empty()) out += " ";
     if (const Slot* slot = std::get_if<Slot>(&step)) {
       out += (slot->kind == SlotKind::kForward ? "F" : "B") + number(slot->microbatch);
     } else {
-      const auto& e = std::get<Exchange>(step);
-      out += (e.peer > stage ? "n" : "p") + number(e.send_microbatch) + "/" +
-             number(e.receive_microbatch);
+      const auto& t = std::get<Transfer>(step);
+      out += pair("n", t.send_activation, t.receive_gradient) +
+             pair("p", t.send_gradient, t.receive_activation);
     }
   }
   return out;
@@ -47,7 +55,7 @@ TEST(Build1F1B, OrdersFourStagesAndEightMicrobatchesAsMegatronDoes) {
             "F7 B7 p7/-");
 }
 
-TEST(Build1F1B, OneStageAlternatesWithoutExchanges) {
+TEST(Build1F1B, OneStageAlternatesWithoutTransfers) {
   EXPECT_EQ(text(build_1f1b(1, 3), 0), "F0 B0 F1 B1 F2 B2");
 }
 
@@ -66,28 +74,128 @@ TEST(PeakInFlight, IsTheSmallerOfMicrobatchesAndStagesAhead) {
   }
 }
 
-// What a stage sends to its neighbour, the neighbour receives, in the same order.
-TEST(Build1F1B, NeighboursPostMirroredExchanges) {
-  for (std::int32_t p = 2; p <= 6; ++p) {
-    for (std::int32_t m = 1; m <= 10; ++m) {
-      const Schedule s = build_1f1b(p, m);
-      const auto with = [&](std::int32_t stage, std::int32_t peer) {
-        std::vector<Exchange> out;
-        for (const Step& step : s.stages[static_cast<std::size_t>(stage)]) {
-          const Exchange* e = std::get_if<Exchange>(&step);
-          if (e != nullptr && e->peer == peer) out.push_back(*e);
-        }
-        return out;
-      };
-      for (std::int32_t r = 0; r + 1 < p; ++r) {
-        const std::vector<Exchange> down = with(r, r + 1);
-        const std::vector<Exchange> up = with(r + 1, r);
-        ASSERT_EQ(down.size(), up.size());
-        for (std::size_t i = 0; i < down.size(); ++i) {
-          EXPECT_EQ(down[i].send_microbatch, up[i].receive_microbatch);
-          EXPECT_EQ(down[i].receive_microbatch, up[i].send_microbatch);
+struct Shape {
+  std::int32_t stages = 1;
+  std::int32_t microbatches = 1;
+  std::int32_t chunks = 1;
+  std::int32_t in_a_row = 0;
+  bool overlaps = true;
+};
+
+// All that Megatron accepts with up to 6 stages, 13 microbatches and 4 chunks.
+std::vector<Shape> shapes() {
+  std::vector<Shape> out;
+  for (std::int32_t p = 1; p <= 6; ++p) {
+    for (std::int32_t m = 1; m <= 13; ++m) {
+      out.push_back({p, m, 1, 0, false});
+      for (std::int32_t v = 2; p >= 2 && v <= 4; ++v) {
+        for (std::int32_t n = p; n <= m; ++n) {
+          if (m % n != 0 && m % n < p) continue;
+          for (const bool overlaps : {false, true}) out.push_back({p, m, v, n, overlaps});
         }
       }
+    }
+  }
+  return out;
+}
+
+Schedule build(const Shape& s) {
+  return s.chunks == 1
+             ? build_1f1b(s.stages, s.microbatches)
+             : build_interleaved_1f1b(s.stages, s.microbatches, {s.chunks, s.in_a_row, s.overlaps});
+}
+
+std::string describe(const Shape& s) {
+  return "p " + std::to_string(s.stages) + " m " + std::to_string(s.microbatches) + " v " +
+         std::to_string(s.chunks) + " N " + std::to_string(s.in_a_row) +
+         (s.overlaps ? " overlapped" : "");
+}
+
+// What a virtual stage sends to the next (gradients: the one before), that one receives, in the
+// same order.
+TEST(Schedules, NeighboursPostTheSameMessagesInTheSameOrder) {
+  for (const Shape& shape : shapes()) {
+    const Schedule s = build(shape);
+    std::map<std::tuple<bool, std::int32_t>, std::vector<std::pair<std::int32_t, std::int32_t>>>
+        sent, received;  // by kind and receiving stage: virtual stage, microbatch
+    for (std::int32_t r = 0; r < shape.stages; ++r) {
+      for (const Step& step : s.stages[static_cast<std::size_t>(r)]) {
+        const Transfer* t = std::get_if<Transfer>(&step);
+        if (t == nullptr) continue;
+        const auto note = [&](auto& list, bool gradient, ChunkTensor tensor, std::int32_t shift) {
+          if (!tensor.valid()) return;
+          const std::int32_t to = tensor.chunk * shape.stages + r + shift;
+          list[{gradient, to % shape.stages}].emplace_back(to, tensor.microbatch);
+        };
+        note(sent, false, t->send_activation, 1);
+        note(sent, true, t->send_gradient, -1);
+        note(received, false, t->receive_activation, 0);
+        note(received, true, t->receive_gradient, 0);
+      }
+    }
+    EXPECT_EQ(sent, received) << describe(shape);
+  }
+}
+
+// A forward needs the chunk's input, a backward the chunk's output gradient; what is posted without
+// blocking is there only after the wait.
+TEST(Schedules, NothingRunsBeforeItsInputHasArrived) {
+  for (const Shape& shape : shapes()) {
+    const Schedule s = build(shape);
+    for (std::int32_t r = 0; r < shape.stages; ++r) {
+      std::set<std::tuple<bool, std::int32_t, std::int32_t>> there;
+      std::set<std::tuple<bool, std::int32_t, std::int32_t>> done;
+      for (const Step& step : s.stages[static_cast<std::size_t>(r)]) {
+        const auto arrive = [&](bool gradient, ChunkTensor t) {
+          if (t.valid()) there.insert({gradient, t.chunk, t.microbatch});
+        };
+        if (const Wait* wait = std::get_if<Wait>(&step)) {
+          arrive(wait->gradient, wait->tensor);
+        } else if (const Transfer* t = std::get_if<Transfer>(&step)) {
+          if (t->blocking) {
+            arrive(false, t->receive_activation);
+            arrive(true, t->receive_gradient);
+          }
+        } else {
+          const Slot& slot = std::get<Slot>(step);
+          const bool backward = slot.kind == SlotKind::kBackward;
+          const std::int32_t chunk = slot.chunk;
+          const bool at_end =
+              backward ? r == shape.stages - 1 && chunk == shape.chunks - 1 : r == 0 && chunk == 0;
+          EXPECT_TRUE(at_end || there.contains({backward, chunk, slot.microbatch}))
+              << describe(shape);
+          EXPECT_TRUE(!backward || done.contains({false, chunk, slot.microbatch}));
+          EXPECT_TRUE(done.insert({backward, chunk, slot.microbatch}).second);
+        }
+      }
+      EXPECT_EQ(std::ssize(done), 2 * shape.chunks * shape.microbatches) << describe(shape);
+    }
+  }
+}
+
+// The table of get_schedule_table's docstring: PP2 N3 M5 VP2.
+TEST(BuildInterleaved1F1B, RunsGroupsOfMicrobatchesChunkByChunk) {
+  const Schedule s = build_interleaved_1f1b(2, 5, {2, 3, true});
+  std::string microbatches;
+  std::string chunks;
+  for (const Step& step : s.stages[1]) {
+    const Slot* slot = std::get_if<Slot>(&step);
+    if (slot == nullptr || slot->kind == SlotKind::kBackward) continue;
+    microbatches += std::to_string(slot->microbatch);
+    chunks += std::to_string(slot->chunk);
+  }
+  EXPECT_EQ(microbatches, "0120123434");
+  EXPECT_EQ(chunks, "0001110011");
+}
+
+TEST(PeakInFlight, OfInterleavingIsTheWarmupAndOneMore) {
+  for (const Shape& shape : shapes()) {
+    if (shape.chunks == 1) continue;
+    const Schedule s = build(shape);
+    for (std::int32_t r = 0; r < shape.stages; ++r) {
+      const std::int32_t warmup = 2 * (shape.stages - r - 1) + (shape.chunks - 1) * shape.in_a_row;
+      EXPECT_EQ(peak_in_flight(s, r), std::min(warmup + 1, shape.chunks * shape.microbatches))
+          << describe(shape);
     }
   }
 }
