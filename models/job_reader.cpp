@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/json_fields.h"
+#include "models/model_file.h"
 #include "models/model_reader.h"
 
 namespace tidemark {
@@ -34,6 +35,31 @@ void read_version(JsonReader& in, std::string_view key, Version& out) {
     out = *version;
   } else if (in.has(key)) {
     in.violate(key, "\"" + text + "\"", "a version such as \"0.13\"");
+  }
+}
+
+// The model itself, or where it is: a file beside the job, or a name in the zoo.
+void read_model_or_file(JsonReader& in, Job& job, std::vector<Violation>& violations) {
+  const nlohmann::json& node = in.raw("model");
+  if (!node.is_string()) {
+    in.object("model", [&](JsonReader& r) { read_model(r, job.model); });
+    return;
+  }
+  const auto name = node.get<std::string>();
+  const auto path = find_model_file(name, std::filesystem::path(job.source).parent_path());
+  if (!path) {
+    std::string allowed = "an object, the path of a model's file from here, or one of";
+    for (const std::string& known : zoo_models()) allowed += " " + known;
+    in.violate("model", "\"" + name + "\"", allowed);
+    return;
+  }
+  try {
+    ModelFile file = read_model_file(*path);
+    job.model = std::move(file.model);
+    job.model_source = path->string();
+    job.warnings = std::move(file.warnings);
+  } catch (const InputError& error) {
+    violations.insert(violations.end(), error.violations().begin(), error.violations().end());
   }
 }
 
@@ -185,7 +211,7 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   job.name = in.string("name");
   job.hardware = in.string("hardware");
   in.object("frameworks", [&](JsonReader& r) { read_frameworks(r, job.versions); });
-  in.object("model", [&](JsonReader& r) { read_model(r, job.model); });
+  read_model_or_file(in, job, violations);
   in.object("parallel", [&](JsonReader& r) { read_parallel(r, job.layout); });
   in.object("batch", [&](JsonReader& r) { read_batch(r, job.batch); });
   in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
