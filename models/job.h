@@ -113,7 +113,8 @@ struct TrainingOptions {
 
 struct Job {
   std::string name;
-  std::string source;  // the file it was read from
+  std::string source;        // the file it was read from
+  std::string model_source;  // the model's file, if that is another
   ModelSpec model;
   FrameworkVersions versions;
   ParallelLayout layout;

@@ -1,6 +1,5 @@
 #include "models/job_reader.h"
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -8,30 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "models/json_reader.h"
-#include "models/megatron_job.h"
+#include "models/json_fields.h"
+#include "models/model_file.h"
+#include "models/model_reader.h"
 
 namespace tidemark {
 namespace {
 
-// Far above any job; they keep products of sizes within 64 bits.
-constexpr Range<std::int64_t> kSize{0, std::int64_t{1} << 31};
-constexpr Range<std::int64_t> kPositive{1, std::int64_t{1} << 31};
-constexpr Range<std::int64_t> kDegree{1, std::int64_t{1} << 20};
 constexpr Range<std::int64_t> kLayers{0, std::int64_t{1} << 20};
 constexpr Range<std::int64_t> kElementBytes{1, 8};
 constexpr double kNoLimit = std::numeric_limits<double>::max();
 
-// Enumerators and their spelling in the file.
-template <class E>
-using Names = std::vector<std::pair<E, std::string>>;
-
-const Names<Normalization> kNormalizations = {{Normalization::kRmsNorm, "RMSNorm"},
-                                              {Normalization::kLayerNorm, "LayerNorm"}};
-const Names<PositionEmbedding> kPositions = {{PositionEmbedding::kRope, "rope"},
-                                             {PositionEmbedding::kYarn, "yarn"},
-                                             {PositionEmbedding::kLearned, "learned_absolute"},
-                                             {PositionEmbedding::kNone, "none"}};
 const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"},
                                              {CrossEntropy::kNativeFused, "native"},
                                              {CrossEntropy::kTransformerEngine, "te"}};
@@ -43,34 +29,6 @@ const Names<AttentionBackend> kAttentionBackends = {{AttentionBackend::kAuto, "a
 const Names<ContextParallelComm> kContextComms = {{ContextParallelComm::kPointToPoint, "p2p"},
                                                   {ContextParallelComm::kAllToAll, "a2a"}};
 
-template <class E>
-const std::string& name_of(const Names<E>& names, E value) {
-  return std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == value; })
-      ->second;
-}
-
-template <class E>
-void read_choice(JsonReader& in, std::string_view key, const Names<E>& names, E& out) {
-  if (!in.has(key)) {
-    in.optional_string(key);  // makes the key known
-    return;
-  }
-  std::vector<std::string> allowed;
-  for (const auto& [value, name] : names) allowed.push_back(name);
-  const std::string found = in.choice(key, allowed);
-  for (const auto& [value, name] : names) {
-    if (name == found) out = value;
-  }
-}
-
-void read_switch(JsonReader& in, std::string_view key, bool& out) {
-  out = in.optional_boolean(key).value_or(out);
-}
-
-void read_size(JsonReader& in, std::string_view key, Range<std::int64_t> range, std::int64_t& out) {
-  out = in.optional_integer(key, range).value_or(out);
-}
-
 void read_version(JsonReader& in, std::string_view key, Version& out) {
   const std::string text = in.string(key);
   if (const auto version = parse_version(text)) {
@@ -80,77 +38,29 @@ void read_version(JsonReader& in, std::string_view key, Version& out) {
   }
 }
 
-// An integer, a list expression, or an array of 0 and 1. Returns: the text that Megatron would
-// take.
-std::string layer_frequency(const nlohmann::json& node) {
-  if (node.is_null()) return "1";
-  if (node.is_string()) return node.get<std::string>();
-  if (node.is_number_integer()) return node.dump();
-  if (!node.is_array()) return "?";
-  std::string text = "[";
-  for (const nlohmann::json& item : node) {
-    text += (text.size() > 1 ? "," : "") + (item.is_number_integer() ? item.dump() : "?");
+// The model itself, or where it is: a file beside the job, or a name in the zoo.
+void read_model_or_file(JsonReader& in, Job& job, std::vector<Violation>& violations) {
+  const nlohmann::json& node = in.raw("model");
+  if (!node.is_string()) {
+    in.object("model", [&](JsonReader& r) { read_model(r, job.model); });
+    return;
   }
-  return text + "]";
-}
-
-void read_layer_pattern(JsonReader& in, ModelSpec& model) {
-  const std::string text = layer_frequency(in.raw("moe_layer_freq"));
-  if (const auto pattern = moe_layer_pattern(text, model.num_layers)) {
-    model.moe_layer = *pattern;
-  } else {
-    in.violate("moe_layer_freq", text.substr(0, 60),
-               "an integer >= 1, or " + std::to_string(model.num_layers) +
-                   " times 0 or 1, as an array or as \"[0]*3+[1]*58\"");
+  const auto name = node.get<std::string>();
+  const auto path = find_model_file(name, std::filesystem::path(job.source).parent_path());
+  if (!path) {
+    std::string allowed = "an object, the path of a model's file from here, or one of";
+    for (const std::string& known : zoo_models()) allowed += " " + known;
+    in.violate("model", "\"" + name + "\"", allowed);
+    return;
   }
-}
-
-void read_model(JsonReader& in, ModelSpec& m) {
-  m.name = in.optional_string("name").value_or("");
-  m.num_layers = in.integer("num_layers", kDegree);
-  m.hidden_size = in.integer("hidden_size", kPositive);
-  AttentionSpec& a = m.attention;
-  a.num_heads = in.integer("num_attention_heads", kPositive);
-  a.num_query_groups = a.num_heads;
-  bool latent = false;
-  read_switch(in, "multi_latent_attention", latent);
-  if (latent) {
-    a.kind = AttentionKind::kMultiLatent;
-    read_size(in, "q_lora_rank", kSize, a.q_lora_rank);
-    a.kv_lora_rank = in.integer("kv_lora_rank", kPositive);
-    a.qk_head_dim = in.integer("qk_head_dim", kPositive);
-    a.qk_pos_emb_head_dim = in.integer("qk_pos_emb_head_dim", kSize);
-    a.v_head_dim = in.integer("v_head_dim", kPositive);
-  } else {
-    read_size(in, "num_query_groups", kPositive, a.num_query_groups);
-    a.head_dim = in.integer("kv_channels", kPositive);
+  try {
+    ModelFile file = read_model_file(*path);
+    job.model = std::move(file.model);
+    job.model_source = path->string();
+    job.warnings = std::move(file.warnings);
+  } catch (const InputError& error) {
+    violations.insert(violations.end(), error.violations().begin(), error.violations().end());
   }
-  read_switch(in, "qk_layernorm", a.qk_layernorm);
-  read_switch(in, "add_qkv_bias", a.add_qkv_bias);
-
-  m.moe_layer.assign(static_cast<std::size_t>(m.num_layers), false);
-  if (in.has("num_experts") || in.has("moe_router_topk") || in.has("moe_ffn_hidden_size")) {
-    MoeSpec& moe = m.moe.emplace();
-    moe.num_experts = in.integer("num_experts", kPositive);
-    moe.topk = in.integer("moe_router_topk", kPositive);
-    moe.ffn_hidden_size = in.integer("moe_ffn_hidden_size", kPositive);
-    read_size(in, "moe_shared_expert_intermediate_size", kSize, moe.shared_ffn_hidden_size);
-    read_switch(in, "moe_shared_expert_gate", moe.shared_expert_gate);
-    read_layer_pattern(in, m);
-  } else {
-    in.optional_integer("num_experts");  // makes the key known
-  }
-  read_size(in, "ffn_hidden_size", kSize, m.ffn_hidden_size);
-  bool swiglu = true;
-  read_switch(in, "swiglu", swiglu);
-  m.activation = swiglu ? Activation::kSwiglu : Activation::kGelu;
-  read_choice(in, "normalization", kNormalizations, m.normalization);
-  read_choice(in, "position_embedding_type", kPositions, m.position_embedding);
-  read_switch(in, "add_bias_linear", m.add_bias_linear);
-  read_switch(in, "untie_embeddings_and_output_weights", m.untie_embeddings_and_output_weights);
-  read_size(in, "max_position_embeddings", kSize, m.max_position_embeddings);
-  m.vocab_size = in.integer("vocab_size", kPositive);
-  read_size(in, "make_vocab_size_divisible_by", kPositive, m.make_vocab_size_divisible_by);
 }
 
 void read_frameworks(JsonReader& in, FrameworkVersions& versions) {
@@ -231,59 +141,6 @@ std::string section_of(const std::string& key) {
   return kOptions.contains(key) ? "/options/" : "/model/";
 }
 
-// Runs of equal entries: "[0]*3+[1]*58".
-std::string compact_pattern(const std::vector<bool>& layers) {
-  std::string out;
-  for (std::size_t begin = 0; begin < layers.size();) {
-    std::size_t end = begin;
-    while (end < layers.size() && layers[end] == layers[begin]) ++end;
-    out += (out.empty() ? "[" : "+[") + std::string(layers[begin] ? "1" : "0") + "]*" +
-           std::to_string(end - begin);
-    begin = end;
-  }
-  return out;
-}
-
-nlohmann::ordered_json model_to_json(const ModelSpec& m) {
-  nlohmann::ordered_json j;
-  if (!m.name.empty()) j["name"] = m.name;
-  j["num_layers"] = m.num_layers;
-  j["hidden_size"] = m.hidden_size;
-  j["ffn_hidden_size"] = m.ffn_hidden_size;
-  const AttentionSpec& a = m.attention;
-  j["num_attention_heads"] = a.num_heads;
-  if (a.kind == AttentionKind::kMultiLatent) {
-    j["multi_latent_attention"] = true;
-    j["q_lora_rank"] = a.q_lora_rank;
-    j["kv_lora_rank"] = a.kv_lora_rank;
-    j["qk_head_dim"] = a.qk_head_dim;
-    j["qk_pos_emb_head_dim"] = a.qk_pos_emb_head_dim;
-    j["v_head_dim"] = a.v_head_dim;
-  } else {
-    j["num_query_groups"] = a.num_query_groups;
-    j["kv_channels"] = a.head_dim;
-  }
-  j["qk_layernorm"] = a.qk_layernorm;
-  j["add_qkv_bias"] = a.add_qkv_bias;
-  if (m.moe) {
-    j["num_experts"] = m.moe->num_experts;
-    j["moe_router_topk"] = m.moe->topk;
-    j["moe_ffn_hidden_size"] = m.moe->ffn_hidden_size;
-    j["moe_shared_expert_intermediate_size"] = m.moe->shared_ffn_hidden_size;
-    j["moe_shared_expert_gate"] = m.moe->shared_expert_gate;
-    j["moe_layer_freq"] = compact_pattern(m.moe_layer);
-  }
-  j["swiglu"] = m.gated();
-  j["normalization"] = name_of(kNormalizations, m.normalization);
-  j["position_embedding_type"] = name_of(kPositions, m.position_embedding);
-  j["add_bias_linear"] = m.add_bias_linear;
-  j["untie_embeddings_and_output_weights"] = m.untie_embeddings_and_output_weights;
-  j["max_position_embeddings"] = m.max_position_embeddings;
-  j["vocab_size"] = m.vocab_size;
-  j["make_vocab_size_divisible_by"] = m.make_vocab_size_divisible_by;
-  return j;
-}
-
 nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
   nlohmann::ordered_json j;
   j["world_size"] = l.cards;
@@ -354,7 +211,7 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   job.name = in.string("name");
   job.hardware = in.string("hardware");
   in.object("frameworks", [&](JsonReader& r) { read_frameworks(r, job.versions); });
-  in.object("model", [&](JsonReader& r) { read_model(r, job.model); });
+  read_model_or_file(in, job, violations);
   in.object("parallel", [&](JsonReader& r) { read_parallel(r, job.layout); });
   in.object("batch", [&](JsonReader& r) { read_batch(r, job.batch); });
   in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
@@ -379,7 +236,7 @@ nlohmann::ordered_json to_json(const Job& job) {
   j["frameworks"] = {{"megatron_core", job.versions.megatron_core.text()},
                      {"transformer_engine", job.versions.transformer_engine.text()}};
   if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->year_month();
-  j["model"] = model_to_json(job.model);
+  j["model"] = to_json(job.model);
   j["parallel"] = parallel_to_json(job.layout);
   j["batch"] = {{"micro_batch_size", job.batch.micro_batch_size},
                 {"global_batch_size", job.batch.global_batch_size},

@@ -5,7 +5,9 @@
 //   ...},
 //    "model": {...}, "parallel": {...}, "batch": {...}, "options": {...}}
 //
-// Sizes are required; switches are optional, with the defaults of models/job.h.
+// Sizes are required; switches are optional, with the defaults of models/job.h. In place of the
+// object, `model` may be a string: the path, from the job's folder, of a model spec file or of a
+// Hugging Face config.json, or a name in the model zoo (models/model_file.h).
 #pragma once
 
 #include <filesystem>
@@ -23,8 +25,8 @@ namespace tidemark {
 Job read_job(const std::filesystem::path& path);
 Job job_from_json(const nlohmann::json& json, const std::string& file);
 
-// The job as a file; `source` and `warnings` are not part of it. job_from_json gives it back
-// exactly.
+// The job as a file, with the model as an object; sources and `warnings` are not part of it.
+// job_from_json gives it back exactly.
 nlohmann::ordered_json to_json(const Job& job);
 
 // "0.13", "0.13.0", "2.10.dev0": the first two numbers.

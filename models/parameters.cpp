@@ -160,4 +160,22 @@ ParameterCount count_parameters(const std::vector<Weight>& weights) {
   return count;
 }
 
+ModelParameters model_parameters(const ModelSpec& model) {
+  Job job;
+  job.model = model;
+  job.layout.cards = 1;
+  ModelParameters parameters;
+  std::int64_t experts = 0;
+  for (const Weight& w : stage_weights(job, 0)) {
+    parameters.total += w.count();
+    if (w.kind == WeightKind::kGroupedLinear) experts += w.count();
+  }
+  parameters.activated = parameters.total;
+  if (model.moe) {
+    const std::int64_t idle = model.moe->num_experts - model.moe->topk;
+    parameters.activated -= experts / model.moe->num_experts * idle;
+  }
+  return parameters;
+}
+
 }  // namespace tidemark

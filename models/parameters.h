@@ -49,6 +49,14 @@ struct ParameterCount {
 
 ParameterCount count_parameters(const std::vector<Weight>& weights);
 
+// Of the whole model, as one card would hold it.
+struct ModelParameters {
+  std::int64_t total = 0;
+  std::int64_t activated = 0;  // that one token passes through: its top-k experts of each layer
+};
+
+ModelParameters model_parameters(const ModelSpec& model);
+
 // MLA's down-projections: split over TP before core 0.14 (TEColumnParallelLinear, see the module
 // tree that the DeepSeek-V3 log prints), replicated on every rank since (TELinear "duplicated").
 bool mla_down_projection_is_split(const FrameworkVersions& versions);

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "models/flops.h"
 #include "models/job_reader.h"
+#include "models/model_file.h"
+#include "models/parameters.h"
 #include "sim/lane_engine.h"
 #include "tools/claim.h"
 #include "tools/job_input.h"
@@ -152,6 +155,39 @@ ClaimCheck parameters(JsonReader& claim, const fs::path& root) {
       lines.push_back({c.name(), std::to_string(counts.size()) + " counts",
                        std::to_string(equal) + " equal", std::nullopt,
                        equal == std::ssize(counts)});
+    }
+    return lines;
+  };
+}
+
+// Parameters of every model of the zoo, against the figures that its file quotes.
+ClaimCheck zoo_parameters(JsonReader& claim, const fs::path&) {
+  claim.object("tolerance", [](JsonReader& in) { in.integer("units_of_the_last_digit", {1, 1}); });
+  return [] {
+    std::vector<ClaimLine> lines;
+    const auto compare = [&](std::string what, std::int64_t expected, std::int64_t found,
+                             std::int64_t left_out, std::int64_t unit) {
+      const bool pass = std::abs(found + left_out - expected) < unit;
+      if (left_out > 0) what += " (" + grouped_text(left_out) + " not modelled)";
+      ClaimLine line{std::move(what), expected, found, std::nullopt, pass};
+      if (found != expected) {
+        line.error_percent = percent_off(static_cast<double>(found), static_cast<double>(expected));
+      }
+      lines.push_back(std::move(line));
+    };
+    for (const std::string& name : zoo_models()) {
+      const ModelFile file = read_model_file(zoo_file(name));
+      const ModelParameters ours = model_parameters(file.model);
+      if (!file.published) {
+        lines.push_back({name, "no published_parameters", ours.total, std::nullopt, false});
+        continue;
+      }
+      const PublishedParameters& published = *file.published;
+      compare(name + ", all", published.total, ours.total, published.not_modelled,
+              published.total_unit);
+      if (!published.activated) continue;
+      compare(name + ", activated", *published.activated, ours.activated, 0,
+              published.activated_unit);
     }
     return lines;
   };
@@ -357,8 +393,13 @@ ClaimCheck schedule(JsonReader& claim, const fs::path&) {
 
 const std::map<std::string, ClaimKind>& claim_kinds() {
   static const std::map<std::string, ClaimKind> kKinds = {
-      {"model_flops", model_flops},       {"parameters", parameters}, {"memory", memory},
-      {"iteration_time", iteration_time}, {"kept_bytes", kept_bytes}, {"schedule", schedule}};
+      {"iteration_time", iteration_time},
+      {"kept_bytes", kept_bytes},
+      {"memory", memory},
+      {"model_flops", model_flops},
+      {"parameters", parameters},
+      {"schedule", schedule},
+      {"zoo_parameters", zoo_parameters}};
   return kKinds;
 }
 

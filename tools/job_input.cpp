@@ -104,6 +104,7 @@ JobInput read_job_input(const Arguments& arguments) {
     }
     input.files.emplace_back(files[0]);
     input.job = read_job(files[0]);
+    if (!input.job.model_source.empty()) input.files.emplace_back(input.job.model_source);
     input.job.hardware = arguments.text("hardware").value_or(input.job.hardware);
   }
   load_profile(input);

@@ -95,6 +95,17 @@ TEST_F(Command, WritesTheJsonResultWhole) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(Command, TakesTheModelOfAJobFromTheZoo) {
+  json job = job_json();
+  job["model"] = "deepseek-v3";
+  const fs::path path = write("job.json", job.dump());
+  const json from_zoo = json::parse(run_tidemark("simulate " + path.string() + " --json").out);
+  const json given = json::parse(run_tidemark("simulate " + kJob.string() + " --json").out);
+  EXPECT_EQ(from_zoo.at("stages"), given.at("stages"));
+  EXPECT_EQ(from_zoo.at("provenance").at("inputs").at(1).at("path"),
+            (kSource / "models/zoo/deepseek-v3.json").string());
+}
+
 TEST_F(Command, GivesTheSameBytesTwice) {
   const std::string arguments = "simulate " + kJob.string() + " --json --lanes";
   EXPECT_EQ(run_tidemark(arguments).out, run_tidemark(arguments).out);

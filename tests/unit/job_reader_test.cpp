@@ -12,6 +12,7 @@
 namespace tidemark {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -174,6 +175,39 @@ TEST(JobReader, ExpertKeysNeedANumberOfExperts) {
   nlohmann::json json = small_job();
   json["model"].erase("num_experts");
   EXPECT_THAT(error_of(json), HasSubstr("/model/num_experts: missing"));
+}
+
+TEST(JobReader, TakesTheModelFromAFileOfItsOwn) {
+  const auto folder = std::filesystem::path(TIDEMARK_SOURCE_DIR) / "tests/data/hf_configs";
+  nlohmann::json json = small_job();
+  json["parallel"]["expert_model_parallel_size"] = 8;
+  json["model"] = "../hf_configs/deepseek-v3.json";  // from the folder of the job
+  const Job job = job_from_json(json, (folder / "job.json").string());
+  EXPECT_EQ(job.model.moe->num_experts, 256);
+  EXPECT_EQ(job.model_source, (folder / "../hf_configs/deepseek-v3.json").string());
+  EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("num_nextn_predict_layers 1"),
+                                        HasSubstr("quantization_config")));
+  // Written, the model is an object.
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  json["model"] = "qwen3-30b-a3b";  // of the zoo
+  EXPECT_EQ(job_from_json(json, "job.json").model.num_layers, 48);
+}
+
+TEST(JobReader, ListsTheViolationsOfTheModelsFileWithItsOwn) {
+  nlohmann::json json = small_job();
+  json["model"] = "qwen3-30b-a3";
+  json["batch"]["seq_length"] = "long";
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("job.json: /model: \"qwen3-30b-a3\", expected an "
+                                              "object, the path of a model's file from here, or "
+                                              "one of deepseek-v3 "),
+                                    HasSubstr("job.json: /batch/seq_length: \"long\"")));
+  const std::string config = TIDEMARK_SOURCE_DIR "/tests/data/hf_configs/gpt-oss-20b.json";
+  json["model"] = config;
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr(config + ": /model_type: \"gpt_oss\""),
+                                    HasSubstr("job.json: /batch/seq_length: \"long\"")));
+  json["model"] = 7;
+  EXPECT_THAT(error_of(json), HasSubstr("job.json: /model: 7, expected an object"));
 }
 
 TEST(JobReader, RefusesAnotherSchemaAndAFileThatIsCutOff) {
