@@ -26,6 +26,8 @@ using nlohmann::ordered_json;
 
 constexpr Range<double> kPercent{0, 100};
 constexpr Range<std::int64_t> kCount{1, std::int64_t{1} << 20};
+constexpr Range<double> kCardGib{0, 1 << 10};
+constexpr double kMibPerGib = 1 << 10;
 
 // A training log and what it does not say.
 struct LogCase {
@@ -217,36 +219,104 @@ MemoryField read_memory_field(JsonReader& claim) {
   return found == std::end(kMemoryFields) ? kMemoryFields[0] : *found;
 }
 
-// One counter of every memory line of the logs. Shown: the worst line of each run, in MiB, and
-// means.
+struct MemoryRun {
+  std::string name;
+  std::vector<ComparedMemory> lines;
+};
+
+// Shown: the worst line of each run, in MiB, and means.
+std::vector<ClaimLine> memory_lines(const std::vector<MemoryRun>& runs, const MemoryField& field,
+                                    const Tolerance& tolerance) {
+  std::vector<ClaimLine> lines;
+  std::vector<double> run_means;
+  std::vector<double> all;
+  for (const MemoryRun& run : runs) {
+    std::vector<double> errors;
+    ClaimLine worst{run.name, "no memory lines", "", std::nullopt, false};
+    for (const ComparedMemory& line : run.lines) {
+      const double error = (line.*field.error_percent)();
+      errors.push_back(error);
+      if (worst.error_percent && std::abs(error) <= std::abs(*worst.error_percent)) continue;
+      worst = percent_line(run.name + " rank " + std::to_string(line.logged.rank) + " after " +
+                               std::to_string(line.logged.after_iterations),
+                           line.logged.*field.measured_mib, to_mib(line.*field.predicted), error,
+                           tolerance.max_percent);
+    }
+    lines.push_back(std::move(worst));
+    if (errors.empty()) continue;
+    run_means.push_back(summarize(errors).mean);
+    all.insert(all.end(), errors.begin(), errors.end());
+  }
+  lines.push_back(mean_line("mean over runs of each run's mean over its lines",
+                            summarize(run_means).mean, tolerance.mean_percent));
+  lines.push_back({"mean over all " + std::to_string(all.size()) + " lines", "", "",
+                   summarize(all).mean, true});
+  return lines;
+}
+
+// One counter of every memory line of the logs.
 ClaimCheck memory(JsonReader& claim, const fs::path& root) {
   const Tolerance tolerance = read_tolerance(claim);
   const MemoryField field = read_memory_field(claim);
   return [=, cases = read_log_cases(claim, root)] {
-    std::vector<ClaimLine> lines;
-    std::vector<double> run_means;
-    std::vector<double> all;
-    for (const LogCase& c : cases) {
-      std::vector<double> errors;
-      ClaimLine worst{c.name(), "no memory lines", "", std::nullopt, false};
-      for (const ComparedMemory& line : simulate_log(c).comparison.memory) {
-        const double error = (line.*field.error_percent)();
-        errors.push_back(error);
-        if (worst.error_percent && std::abs(error) <= std::abs(*worst.error_percent)) continue;
-        worst = percent_line(c.name() + " rank " + std::to_string(line.logged.rank) + " after " +
-                                 std::to_string(line.logged.after_iterations),
-                             line.logged.*field.measured_mib, to_mib(line.*field.predicted), error,
-                             tolerance.max_percent);
-      }
-      lines.push_back(std::move(worst));
-      if (errors.empty()) continue;
-      run_means.push_back(summarize(errors).mean);
-      all.insert(all.end(), errors.begin(), errors.end());
+    std::vector<MemoryRun> runs;
+    for (const LogCase& c : cases) runs.push_back({c.name(), simulate_log(c).comparison.memory});
+    return memory_lines(runs, field, tolerance);
+  };
+}
+
+// One counter of every rank after two iterations of our own job files, and beside ours the error of
+// another simulator for the fullest rank.
+ClaimCheck rank_memory(JsonReader& claim, const fs::path& root) {
+  constexpr std::int64_t kIterations = 2;
+  struct Case {
+    fs::path job;
+    std::vector<double> measured_mib;  // [rank]
+    double rival_gib = 0;              // of the fullest rank
+  };
+  const Tolerance tolerance = read_tolerance(claim);
+  const MemoryField field = read_memory_field(claim);
+  const std::string rival = claim.string("rival");
+  const auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
+    Case c{root / in.string("job"), {}, in.number("rival_gib", kCardGib)};
+    for (const nlohmann::json& mib : in.raw("measured_mib")) {
+      c.measured_mib.push_back(mib.is_number() ? mib.get<double>() : 0);
     }
-    lines.push_back(mean_line("mean over runs of each run's mean over its lines",
-                              summarize(run_means).mean, tolerance.mean_percent));
-    lines.push_back({"mean over all " + std::to_string(all.size()) + " lines", "", "",
-                     summarize(all).mean, true});
+    if (c.measured_mib.empty() || std::ranges::min(c.measured_mib) <= 0) {
+      in.violate("measured_mib", in.raw("measured_mib").dump(), "a list of numbers > 0");
+    }
+    return c;
+  });
+  return [=] {
+    std::vector<MemoryRun> runs;
+    std::vector<double> ours;
+    std::vector<double> theirs;
+    for (const Case& c : cases) {
+      TrainingLog measured;
+      measured.arguments.source = c.job.string();
+      for (const double mib : c.measured_mib) {
+        LoggedMemory& line = measured.memory.emplace_back();
+        line.rank = std::ssize(measured.memory) - 1;
+        line.after_iterations = kIterations;
+        line.*field.measured_mib = mib;
+      }
+      const Job job = read_job(c.job);
+      const Simulation simulation =
+          simulate(job, load_hardware_profile(job.hardware), balanced_routing(job));
+      runs.push_back({job.name, compare_with_log(measured, job, simulation.result).memory});
+      const ComparedMemory& fullest = *std::ranges::max_element(
+          runs.back().lines, {},
+          [&](const ComparedMemory& line) { return line.logged.*field.measured_mib; });
+      ours.push_back((fullest.*field.error_percent)());
+      theirs.push_back(percent_off(c.rival_gib * kMibPerGib, fullest.logged.*field.measured_mib));
+    }
+    std::vector<ClaimLine> lines = memory_lines(runs, field, tolerance);
+    const auto beside = [&](const char* what, double their, double our) {
+      lines.push_back({std::string("fullest rank of each run: ") + what,
+                       rival + " " + fixed_text(their, 3) + " %", "", our, true});
+    };
+    beside("mean", summarize(theirs).mean, summarize(ours).mean);
+    beside("largest", summarize(theirs).max, summarize(ours).max);
     return lines;
   };
 }
@@ -398,6 +468,7 @@ const std::map<std::string, ClaimKind>& claim_kinds() {
       {"memory", memory},
       {"model_flops", model_flops},
       {"parameters", parameters},
+      {"rank_memory", rank_memory},
       {"schedule", schedule},
       {"zoo_parameters", zoo_parameters}};
   return kKinds;

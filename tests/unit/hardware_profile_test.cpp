@@ -49,7 +49,7 @@ class ProfileFile : public ::testing::Test {
   fs::path directory_;
 };
 
-TEST(HardwareProfile, ShipsThreeCardsWithSourcesForEveryNumber) {
+TEST(HardwareProfile, ShipsCardsWithSourcesForEveryNumber) {
   const HardwareProfile bw1000 = load_hardware_profile("bw1000");
   EXPECT_EQ(bw1000.architecture, "gfx936");
   EXPECT_EQ(bw1000.capacity(), Bytes(68'702'699'520));  // the device's own figure
@@ -64,6 +64,12 @@ TEST(HardwareProfile, ShipsThreeCardsWithSourcesForEveryNumber) {
   EXPECT_GT(load_hardware_profile("bw1100").capacity(), 134'918 * kMiB);
   // More than the 96 GB card has.
   EXPECT_GT(load_hardware_profile("h20").capacity(), 104'472 * kMiB);
+
+  const HardwareProfile b200 = load_hardware_profile("b200");
+  EXPECT_GT(b200.capacity(), 163'480 * kMiB) << "what SimuMax's fullest rank reserves";
+  // PyTorch's ":4096:2:16:8": two pieces of 4,096 KiB and eight of 16.
+  EXPECT_EQ(b200.allocator_for(std::nullopt).torch_workspace_mib.value,
+            (2 * 4096 + 8 * 16) / 1024.);
 }
 
 TEST(HardwareProfile, AllocatorConstantsFollowTheSoftwareStack) {
@@ -79,7 +85,7 @@ TEST(HardwareProfilePath, UnknownNameListsTheKnownOnes) {
     hardware_profile_path("bw2000");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""), HasSubstr("bw1000 bw1100 h20")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""), HasSubstr("b200 bw1000 bw1100 h20")));
   }
 }
 
