@@ -262,7 +262,13 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
     value = transpose_batch(g, "core_attention.value_batch_first", value);
   }
   const StorageId out = g.storage("core_attention.output", kBf16 * tokens * w.output);
-  const StorageId lse = g.storage("core_attention.logsumexp", kFp32 * tokens * heads);
+  // TE UnfusedDotProductAttention materializes the scores and keeps their softmax.
+  const bool unfused = job.options.attention_backend == AttentionBackend::kUnfused;
+  const std::int64_t score_bytes =
+      kBf16 * job.batch.micro_batch_size * heads * job.rank_sequence() * job.batch.seq_length;
+  StorageId probabilities;
+  StorageId lse;
+  if (!unfused) lse = g.storage("core_attention.logsumexp", kFp32 * tokens * heads);
 
   // Ring attention passes keys and values around while the blocks at hand are computed; two buffers
   // take turns.
@@ -275,8 +281,19 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
     ring = g.emit("core_attention.ring", context_collective(Collective::kSendReceive, sent),
                   Stream::kContextComm, {key, value}, {buffers});
   }
-  g.emit("core_attention", attention_work(job, Direction::kForward), Stream::kCompute,
-         {query, key, value}, {out, lse}, ring);
+  if (unfused) {
+    const StorageId scores = g.storage("core_attention.scores", score_bytes);
+    probabilities = g.storage("core_attention.probabilities", score_bytes);
+    g.emit("core_attention.scores", StreamingWork{{score_bytes, 0}}, {query, key}, {scores});
+    g.emit("core_attention.softmax", StreamingWork{{2 * score_bytes, 0}}, {scores},
+           {probabilities});
+    g.emit("core_attention", attention_work(job, Direction::kForward), {probabilities, value},
+           {out});
+    g.hold({scores});  // matmul_result, until UnfusedDotProductAttention.forward returns
+  } else {
+    g.emit("core_attention", attention_work(job, Direction::kForward), Stream::kCompute,
+           {query, key, value}, {out, lse}, ring);
+  }
   if (rings) g.emit("core_attention.ring_wait", StreamingWork{}, {buffers, out}, {out});
 
   g.on_backward([=](GraphBuilder& b) {
@@ -295,8 +312,20 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
                          context_collective(Collective::kSendReceive, 2 * sent),
                          Stream::kContextComm, {key, value}, {back_buffers});
     }
-    b.emit("core_attention.backward", attention_work(job, Direction::kBackward), Stream::kCompute,
-           {b.gradient(out), query, key, value, out, lse}, {dq, dk, dv}, back_ring);
+    if (unfused) {
+      const StorageId d =
+          b.storage("core_attention.score_gradient", score_bytes, StorageRole::kGradient);
+      b.emit("core_attention.backward", attention_work(job, Direction::kBackward),
+             {b.gradient(out), probabilities, value}, {d, dv});
+      // In place.
+      b.emit("core_attention.softmax.backward", StreamingWork{{3 * score_bytes, 0}},
+             {d, probabilities}, {d});
+      b.emit("core_attention.scores.backward", StreamingWork{{2 * score_bytes, 0}}, {d, query, key},
+             {dq, dk});
+    } else {
+      b.emit("core_attention.backward", attention_work(job, Direction::kBackward), Stream::kCompute,
+             {b.gradient(out), query, key, value, out, lse}, {dq, dk, dv}, back_ring);
+    }
     if (rings) {
       b.emit("core_attention.ring_wait.backward", StreamingWork{}, {back_buffers, dk, dv},
              {dk, dv});
@@ -346,8 +375,8 @@ StorageId grouped_attention(GraphBuilder& g, StorageId input) {
     key = norm(g, "k_layernorm", key, tokens * w.key / d, d);
   }
   if (rotates(m)) {
-    query = rotate(g, "rotary_query", query, d);
-    key = rotate(g, "rotary_key", key, d);
+    query = rotate(g, "rotary_query", query, m.rotary_dim());
+    key = rotate(g, "rotary_key", key, m.rotary_dim());
   }
   const auto attend = [=](GraphBuilder& b) {
     const StorageId value = b.storage("value", k_bytes);

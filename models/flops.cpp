@@ -35,17 +35,21 @@ Flops model_flops_per_iteration(const Job& job) {
   const ModelSpec& m = job.model;
   const std::int64_t matrices = m.gated() ? 3 : 2;
   Flops per_token = 0;
-  for (std::int64_t layer = 0; layer < m.num_layers; ++layer) {
+  for (std::int64_t layer = 0; layer < m.total_layers(); ++layer) {
     std::int64_t ffn = m.ffn_hidden_size;
     if (m.is_moe(layer)) {
       ffn = m.moe->topk * m.moe->ffn_hidden_size + m.moe->shared_ffn_hidden_size;
     }
     per_token += kPerMultiply * Flops(matrices * m.hidden_size) * ffn + attention_linear(m);
   }
-  per_token += kPerMultiply * Flops(m.hidden_size) * m.padded_vocab_size(job.layout.tensor);
+  const Flops h = m.hidden_size;
+  // Multi-token prediction: two norms before and one after, as Megatron counts them, the projection
+  // of both inputs, and a loss of its own.
+  per_token += kPerMultiply * m.mtp_num_layers * (3 * h + 2 * h * h);
+  per_token += kPerMultiply * h * m.padded_vocab_size(job.layout.tensor) * (m.mtp_num_layers + 1);
   const Flops sequences = job.batch.global_batch_size;
   const Flops s = job.batch.seq_length;
-  return sequences * (s * per_token + s * s * m.num_layers * attention_core(m.attention));
+  return sequences * (s * per_token + s * s * m.total_layers() * attention_core(m.attention));
 }
 
 }  // namespace tidemark

@@ -1,3 +1,6 @@
+#include <string>
+#include <vector>
+
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
 
@@ -16,7 +19,7 @@ GemmWork vocabulary_gemm(const Job& job, Pass pass) {
 
 }  // namespace
 
-StorageId embedding(GraphBuilder& g) {
+StorageId embedding(GraphBuilder& g, const std::string& name) {
   const Job& job = g.job();
   const std::int64_t h = job.model.hidden_size;
   const std::int64_t full = kBf16 * rank_tokens(job) * h;
@@ -24,38 +27,38 @@ StorageId embedding(GraphBuilder& g) {
   const bool reduces = job.layout.tensor > 1 && !scatters;
   const std::int64_t weight_bytes = kBf16 * vocabulary_shard(job) * h;
 
-  const StorageId looked_up = g.storage("embedding.lookup", full);
-  const StorageId out = g.storage("embedding.output", scatters ? full / job.layout.tensor : full);
+  const StorageId looked_up = g.storage(name + ".lookup", full);
+  const StorageId out = g.storage(name + ".output", scatters ? full / job.layout.tensor : full);
   const CollectiveWork reduce{scatters ? Collective::kReduceScatter : Collective::kAllReduce,
                               Group::kTensor,
                               {full, 0},
                               {full, 0},
                               1};
-  g.emit("embedding", StreamingWork{{2 * full, 0}}, {}, {looked_up});
+  g.emit(name, StreamingWork{{2 * full, 0}}, {}, {looked_up});
   if (scatters || reduces) {
-    g.emit("embedding.reduce", reduce, Stream::kTensorComm, {looked_up}, {out});
+    g.emit(name + ".reduce", reduce, Stream::kTensorComm, {looked_up}, {out});
   } else {
-    g.emit("embedding.transpose", StreamingWork{{2 * full, 0}}, {looked_up}, {out});
+    g.emit(name + ".transpose", StreamingWork{{2 * full, 0}}, {looked_up}, {out});
   }
   g.on_backward([=](GraphBuilder& b) {
     StorageId dy = b.gradient(out);
     if (scatters) {
       const StorageId gathered =
-          b.storage("embedding.gathered_gradient", full, StorageRole::kGradient);
-      b.emit("embedding.all_gather.backward",
+          b.storage(name + ".gathered_gradient", full, StorageRole::kGradient);
+      b.emit(name + ".all_gather.backward",
              CollectiveWork{Collective::kAllGather, Group::kTensor, {full, 0}, {full, 0}, 1},
              Stream::kTensorComm, {dy}, {gathered});
       dy = gathered;
     }
     // embedding_dense_backward makes the whole table, which is then added to the fp32 buffer.
     const StorageId dense =
-        b.storage("embedding.weight_gradient", weight_bytes, StorageRole::kTemporary);
-    b.emit("embedding.backward", StreamingWork{{full + 6 * weight_bytes, 0}}, {dy}, {dense});
+        b.storage(name + ".weight_gradient", weight_bytes, StorageRole::kTemporary);
+    b.emit(name + ".backward", StreamingWork{{full + 6 * weight_bytes, 0}}, {dy}, {dense});
   });
   return out;
 }
 
-StorageId loss_head(GraphBuilder& g, StorageId input) {
+StorageId output_and_loss(GraphBuilder& g, StorageId normed) {
   const Job& job = g.job();
   const std::int64_t h = job.model.hidden_size;
   const std::int64_t vocabulary = vocabulary_shard(job);
@@ -65,8 +68,6 @@ StorageId loss_head(GraphBuilder& g, StorageId input) {
   const bool gathers = job.layout.splits_sequence();
   const bool reduces = job.layout.tensor > 1 && !gathers;
   const CrossEntropy path = job.options.cross_entropy;
-
-  const StorageId normed = norm(g, "final_layernorm", input, job.sharded_tokens(), h);
 
   // Output layer. The gathered input lies in a buffer that Megatron keeps for ever
   // (GlobalMemoryBuffer "mpu"), so it is no storage of a microbatch.
@@ -147,6 +148,27 @@ StorageId loss_head(GraphBuilder& g, StorageId input) {
     b.emit("cross_entropy.backward", loss_work(Direction::kBackward), {softmax, loss}, {dlogits});
     b.add_gradient(logits, dlogits);
   });
+  return loss;
+}
+
+StorageId loss_head(GraphBuilder& g, StorageId input) {
+  const Job& job = g.job();
+  const StorageId normed =
+      norm(g, "final_layernorm", input, job.sharded_tokens(), job.model.hidden_size);
+  std::vector<StorageId> predicted;
+  StorageId hidden = normed;
+  for (std::int64_t layer = job.model.num_layers; layer < job.model.total_layers(); ++layer) {
+    hidden = multi_token_prediction(g, layer, hidden);
+    predicted.push_back(hidden);
+  }
+  g.set_layer(-1);
+  // Their losses come first and join the graph of the main one.
+  std::vector<StorageId> losses;
+  for (StorageId s : predicted) losses.push_back(output_and_loss(g, s));
+  const StorageId loss = output_and_loss(g, normed);
+  if (!losses.empty()) {
+    g.emit("mtp.add_losses", StreamingWork{}, losses, {loss});
+  }
   return loss;
 }
 

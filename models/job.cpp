@@ -28,6 +28,18 @@ void validate(const Job& job, const std::string& pointer) {
   if (o.moe_shared_expert_overlap && job.model.moe && job.model.moe->shared_ffn_hidden_size == 0) {
     refuse("moe_shared_expert_overlap", "true", "moe_shared_expert_intermediate_size beside it");
   }
+  if (o.attention_backend == AttentionBackend::kUnfused && job.layout.context > 1) {
+    refuse("attention_backend", "unfused", "flash or fused with context parallelism");
+  }
+  if (o.moe_dispatcher == MoeDispatcher::kHybridEp) {
+    if (job.layout.expert_tensor > 1) {
+      refuse("expert_tensor_parallel_size", std::to_string(job.layout.expert_tensor),
+             "1 with the flex dispatcher");
+    }
+    if (o.moe_shared_expert_overlap) {
+      refuse("moe_shared_expert_overlap", "True", "False with the flex dispatcher");
+    }
+  }
   throw_if_any(all);
 }
 

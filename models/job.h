@@ -80,6 +80,10 @@ struct SelectiveRecompute {
   friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
 };
 
+// How tokens reach their experts. HybridEP permutes within its exchange and takes no copies of its
+// own from PyTorch.
+enum class MoeDispatcher { kAllToAll, kHybridEp };
+
 // Switches that change memory or time, under Megatron's names.
 struct TrainingOptions {
   OptimizerOptions optimizer;
@@ -99,6 +103,7 @@ struct TrainingOptions {
   std::optional<FullRecompute> full_recompute;
   SelectiveRecompute recompute;
   // MoE
+  MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;
   bool moe_router_fp32 = false;  // moe_router_dtype

@@ -2,12 +2,22 @@
 // and returns that of its output, [sharded tokens, hidden size] in bf16.
 #pragma once
 
+#include <string>
+
 #include "models/operator_graph.h"
 
 namespace tidemark {
 
 // Token (and learned position) embedding; the first stage's input.
-StorageId embedding(GraphBuilder& g);
+StorageId embedding(GraphBuilder& g, const std::string& name = "embedding");
+
+// One decoder layer: attention and MLP with their residual additions.
+// Source: core/transformer/transformer_layer.py.
+StorageId decoder_layer(GraphBuilder& g, std::int64_t layer, StorageId input);
+
+// One layer of multi-token prediction on the hidden states before it: norms of both inputs, their
+// projection, a decoder layer, a norm. Source: core/transformer/multi_token_prediction.py.
+StorageId multi_token_prediction(GraphBuilder& g, std::int64_t layer, StorageId hidden);
 
 // Grouped-query or multi-head attention with its fused input norm.
 // Source: core/transformer/attention.py; kept bytes: input, norm output, roped q and k, contiguous
@@ -28,9 +38,10 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input);
 // * capacity where every expert's input is padded to its capacity.
 std::int64_t rows_sent(const Job& job);
 
-// Final norm, output layer and vocabulary-parallel cross-entropy of the last stage. Returns: the
-// loss. Source: core/models/gpt/gpt_model.py, core/tensor_parallel/{layers,cross_entropy}.py,
-// core/fusions/fused_cross_entropy.py, TE cross_entropy.py.
+// Final norm, multi-token prediction if the model has it, output layer and vocabulary-parallel
+// cross-entropy of the last stage. Returns: the loss. Source: core/models/gpt/gpt_model.py,
+// core/tensor_parallel/{layers,cross_entropy}.py, core/fusions/fused_cross_entropy.py, TE
+// cross_entropy.py.
 StorageId loss_head(GraphBuilder& g, StorageId input);
 
 // softmax(q k^T) v without materializing the scores; context parallelism around it.

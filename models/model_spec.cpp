@@ -15,7 +15,13 @@ std::int64_t AttentionSpec::value_dim() const {
 }
 
 std::int64_t ModelSpec::num_moe_layers() const {
-  return std::count(moe_layer.begin(), moe_layer.end(), true);
+  std::int64_t count = 0;
+  for (std::int64_t layer = 0; layer < total_layers(); ++layer) count += is_moe(layer) ? 1 : 0;
+  return count;
+}
+
+std::int64_t ModelSpec::rotary_dim() const {
+  return static_cast<std::int64_t>(static_cast<double>(attention.head_dim) * rotary_percent);
 }
 
 std::int64_t ModelSpec::padded_vocab_size(std::int64_t tensor_parallel) const {
@@ -47,10 +53,12 @@ std::vector<Violation> validate(const ModelSpec& model, const std::string& file,
         "num_query_groups", a.num_query_groups,
         "a divisor of the " + std::to_string(a.num_heads) + " attention heads");
   }
+  require(model.mtp_num_layers >= 0, "mtp_num_layers", model.mtp_num_layers, "an integer >= 0");
   require(std::ssize(model.moe_layer) == model.num_layers, "moe_layer_freq",
           std::ssize(model.moe_layer), "a pattern of num_layers entries");
+  if (model.num_layers < 1 || std::ssize(model.moe_layer) != model.num_layers) return out;
   const bool any_moe = model.num_moe_layers() > 0;
-  const bool any_dense = model.num_moe_layers() < model.num_layers;
+  const bool any_dense = model.has_dense_layers();
   require(!any_dense || model.ffn_hidden_size > 0, "ffn_hidden_size", model.ffn_hidden_size,
           "an integer >= 1");
   if (any_moe && !model.moe) {

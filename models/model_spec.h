@@ -43,7 +43,7 @@ struct MoeSpec {
   bool shared_expert_gate = false;
 };
 
-enum class Activation { kSwiglu, kGelu };
+enum class Activation { kSwiglu, kGelu, kSquaredRelu };
 enum class Normalization { kRmsNorm, kLayerNorm };
 enum class PositionEmbedding { kRope, kYarn, kLearned, kNone };
 
@@ -55,9 +55,12 @@ struct ModelSpec {
   AttentionSpec attention;
   std::optional<MoeSpec> moe;
   std::vector<bool> moe_layer;  // [layer]: true where the MLP is a mixture of experts
+  // Multi-token prediction: so many layers more, like the last one, each with a loss of its own.
+  std::int64_t mtp_num_layers = 0;
   Activation activation = Activation::kSwiglu;
   Normalization normalization = Normalization::kRmsNorm;
   PositionEmbedding position_embedding = PositionEmbedding::kRope;
+  double rotary_percent = 1;  // of a head's dimensions that RoPE rotates
   bool add_bias_linear = false;
   bool untie_embeddings_and_output_weights = true;
   std::int64_t max_position_embeddings = 0;  // rows of a learned position table
@@ -65,8 +68,15 @@ struct ModelSpec {
   std::int64_t make_vocab_size_divisible_by = 128;
 
   bool gated() const { return activation == Activation::kSwiglu; }
-  bool is_moe(std::int64_t layer) const { return moe_layer[static_cast<std::size_t>(layer)]; }
-  std::int64_t num_moe_layers() const;
+  // Layers of multi-token prediction follow the decoder's.
+  std::int64_t total_layers() const { return num_layers + mtp_num_layers; }
+  bool is_moe(std::int64_t layer) const {
+    return moe_layer[static_cast<std::size_t>(layer < num_layers ? layer : num_layers - 1)];
+  }
+  std::int64_t num_moe_layers() const;  // of all
+  bool has_dense_layers() const { return num_moe_layers() < total_layers(); }
+  // Of a head that RoPE rotates; of grouped attention.
+  std::int64_t rotary_dim() const;
 
   // Megatron's `_vocab_size_with_padding`: the next multiple of make_vocab_size_divisible_by * TP.
   std::int64_t padded_vocab_size(std::int64_t tensor_parallel) const;

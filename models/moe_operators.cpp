@@ -338,6 +338,12 @@ class SharedExpert {
   StorageId activated_;
 };
 
+// Before the gather over ETP.
+Size received_rows(const Job& job, const MoeSizes& z) {
+  if (job.layout.expert == 1) return {z.sent_rows * z.row_bytes, 0};
+  return {0, z.row_bytes / job.layout.expert_tensor};
+}
+
 StorageId experts_and_routing(GraphBuilder& g, StorageId normed);
 
 }  // namespace
@@ -365,34 +371,24 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input) {
 
 namespace {
 
-// MoELayer.forward: what --recompute-modules moe runs again.
-StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
+// Where the experts' rows come from, and what the way back needs.
+struct Dispatched {
+  StorageId expert_input;
+  StorageId row_probabilities;
+  StorageId row_id_map;
+  StorageId unsort_map;           // invalid with one local expert
+  std::vector<StorageId> locals;  // of MoELayer.forward
+};
+
+// Permute, all-to-all, sort (MoEAlltoAllTokenDispatcher). `shared`: overlapped, or null.
+Dispatched dispatch_all_to_all(GraphBuilder& g, const MoeSizes& z, StorageId normed,
+                               const RouterOutputs& routed, SharedExpert* shared) {
   const Job& job = g.job();
-  const MoeSizes z = moe_sizes(job);
   const std::int64_t experts = job.model.moe->num_experts;
-  const bool padded = job.options.moe_pad_expert_input_to_capacity;
-  const bool shares = job.model.moe->shared_ffn_hidden_size > 0;
-  const bool overlaps = shares && job.options.moe_shared_expert_overlap;
   // `rows` counts what the experts of a card compute on; before the gather over ETP it has a part.
   const Size whole_row{0, z.row_bytes};
-  const Size part_row{0, z.row_bytes / job.layout.expert_tensor};
   const Size sent{z.sent_rows * z.row_bytes, 0};
-  const Size received = job.layout.expert == 1 ? sent : part_row;
-
-  const RouterOutputs routed = router(g, z, normed);
-  // Dropless dispatch reads the received counts on the CPU; padded dispatch never does.
-  if (!padded) g.emit("gate", HostWaitWork{}, {routed.map}, {});
-
-  SharedExpert shared(g, normed);
-  StorageId shared_output;
-  if (overlaps) {
-    shared.gather();
-  } else if (shares) {
-    const auto whole = [=](GraphBuilder& b) {
-      return std::vector{SharedExpert(b, normed).whole()};
-    };
-    shared_output = job.options.recompute.shared_experts ? g.checkpoint(whole)[0] : whole(g)[0];
-  }
+  const Size received = received_rows(job, z);
 
   // Permutation by expert. Fused: a map of [tokens, 2 * experts + 1] (TE permutation.py); unfused:
   // the sorted token indices.
@@ -436,7 +432,7 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
            {b.gradient(row_probabilities)}, {d});
     b.add_gradient(permuted_probabilities, d);
   });
-  if (overlaps) shared.first_half(dispatched.collective);
+  if (shared != nullptr) shared->first_half(dispatched.collective);
   const StorageId gathered = expert_tensor_gather(g, z, dispatched.output);
 
   // Chunks of one local expert from all senders become neighbours.
@@ -450,9 +446,128 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
     g.emit("dispatch.sort_map", StreamingWork{}, {routed.map}, {sort_map, unsort_map});
     expert_input = permute_rows(g, {"dispatch.sort", whole_row, 2 * whole_row, sort_map}, gathered);
   }
+  return {expert_input, row_probabilities, row_id_map, unsort_map, {permuted, dispatched.output}};
+}
+
+struct Combined {
+  StorageId output;         // [tokens, hidden]
+  StorageId shared_output;  // where it is overlapped
+  std::vector<StorageId> locals;
+};
+
+// Un-sort, all-to-all, unpermute.
+Combined combine_all_to_all(GraphBuilder& g, const MoeSizes& z, const Dispatched& dispatched,
+                            StorageId down, SharedExpert* shared) {
+  const Job& job = g.job();
+  const Size whole_row{0, z.row_bytes};
+  const Size sent{z.sent_rows * z.row_bytes, 0};
+  const Size received = received_rows(job, z);
+  const std::int64_t permute_traffic = 2 * z.row_bytes * z.sent_rows;
+  const StorageId row_id_map = dispatched.row_id_map;
+  Combined c;
+
+  StorageId unsorted = down;
+  if (dispatched.unsort_map.valid()) {
+    unsorted =
+        permute_rows(g, {"combine.unsort", whole_row, 2 * whole_row, dispatched.unsort_map}, down);
+  }
+  unsorted = expert_tensor_reduce(g, z, unsorted, received);
+  const Exchange combined = all_to_all(g, z, "combine.all_to_all", unsorted, received, sent);
+  if (shared != nullptr) c.shared_output = shared->second_half(combined.collective);
+
+  const StorageId out = g.storage("unpermute.output", z.row_bytes * z.tokens);
+  g.emit("unpermute", StreamingWork{{permute_traffic, 0}}, {combined.output, row_id_map}, {out});
+  // Locals of MoELayer.forward: the permuted rows, the dispatched ones and, while `combine` runs,
+  // its argument.
+  c.locals = dispatched.locals;
+  c.locals.push_back(unsorted);
+  g.hold(c.locals);
+  // Before core 0.13 the probabilities are applied here, which saves the experts' outputs.
+  const bool saves_combined = job.versions.megatron_core < Version{0, 13};
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dcombined =
+        b.storage("unpermute.input_gradient", z.row_bytes * z.sent_rows, StorageRole::kGradient);
+    std::vector<StorageId> reads{b.gradient(out), row_id_map};
+    if (saves_combined) reads.push_back(combined.output);
+    b.emit("unpermute.backward", StreamingWork{{permute_traffic, 0}}, reads, {dcombined});
+    b.add_gradient(combined.output, dcombined);
+  });
+  c.output = out;
+  return c;
+}
+
+// One exchange that permutes (fused_a2a.py HybridEPDispatch); its buffers are not PyTorch's.
+Dispatched dispatch_hybrid_ep(GraphBuilder& g, const MoeSizes& z, StorageId normed,
+                              const RouterOutputs& routed) {
+  const CollectiveWork exchange{
+      Collective::kAllToAll, Group::kExpert, {z.sent_rows * z.row_bytes, 0}, {0, z.row_bytes}, 1};
+  Dispatched d;
+  d.expert_input = g.storage("dispatch.hybrid_ep.output", Size{0, z.row_bytes});
+  d.row_probabilities = g.storage("dispatch.probabilities", Size{0, kFp32});
+  g.emit("dispatch.hybrid_ep", exchange, Stream::kExpertComm,
+         {normed, routed.map, routed.probabilities}, {d.expert_input, d.row_probabilities});
+  const std::int64_t cells = z.tokens * g.job().model.moe->num_experts;
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dx = b.storage("dispatch.hybrid_ep.input_gradient", z.row_bytes * z.tokens,
+                                   StorageRole::kGradient);
+    const StorageId dprobabilities = b.storage("dispatch.hybrid_ep.probabilities_gradient",
+                                               kFp32 * cells, StorageRole::kGradient);
+    CollectiveWork back = exchange;
+    std::swap(back.send, back.receive);
+    b.emit("dispatch.hybrid_ep.backward", back, Stream::kExpertComm,
+           {b.gradient(d.expert_input), b.gradient(d.row_probabilities)}, {dx, dprobabilities});
+    b.add_gradient(normed, dx);
+    b.add_gradient(routed.probabilities, dprobabilities);
+  });
+  return d;
+}
+
+Combined combine_hybrid_ep(GraphBuilder& g, const MoeSizes& z, StorageId down) {
+  const CollectiveWork exchange{
+      Collective::kAllToAll, Group::kExpert, {0, z.row_bytes}, {z.sent_rows * z.row_bytes, 0}, 1};
+  const StorageId out = g.storage("combine.hybrid_ep.output", z.row_bytes * z.tokens);
+  g.emit("combine.hybrid_ep", exchange, Stream::kExpertComm, {down}, {out});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId d =
+        b.storage("combine.hybrid_ep.input_gradient", Size{0, z.row_bytes}, StorageRole::kGradient);
+    CollectiveWork back = exchange;
+    std::swap(back.send, back.receive);
+    b.emit("combine.hybrid_ep.backward", back, Stream::kExpertComm, {b.gradient(out)}, {d});
+    b.add_gradient(down, d);
+  });
+  return {out, {}, {down}};
+}
+
+// MoELayer.forward: what --recompute-modules moe runs again.
+StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
+  const Job& job = g.job();
+  const MoeSizes z = moe_sizes(job);
+  const bool padded = job.options.moe_pad_expert_input_to_capacity;
+  const bool shares = job.model.moe->shared_ffn_hidden_size > 0;
+  const bool overlaps = shares && job.options.moe_shared_expert_overlap;
+  const RouterOutputs routed = router(g, z, normed);
+  // Dropless dispatch reads the received counts on the CPU; padded dispatch never does.
+  if (!padded) g.emit("gate", HostWaitWork{}, {routed.map}, {});
+
+  SharedExpert shared(g, normed);
+  StorageId shared_output;
+  if (overlaps) {
+    shared.gather();
+  } else if (shares) {
+    const auto whole = [=](GraphBuilder& b) {
+      return std::vector{SharedExpert(b, normed).whole()};
+    };
+    shared_output = job.options.recompute.shared_experts ? g.checkpoint(whole)[0] : whole(g)[0];
+  }
+
+  SharedExpert* const beside = overlaps ? &shared : nullptr;
+  const bool hybrid = job.options.moe_dispatcher == MoeDispatcher::kHybridEp;
+  const Dispatched dispatched = hybrid ? dispatch_hybrid_ep(g, z, normed, routed)
+                                       : dispatch_all_to_all(g, z, normed, routed, beside);
+  const StorageId row_probabilities = dispatched.row_probabilities;
 
   const StorageId up =
-      grouped_linear(g, z, "experts.linear_fc1", expert_input, z.hidden, z.fc1_width);
+      grouped_linear(g, z, "experts.linear_fc1", dispatched.expert_input, z.hidden, z.fc1_width);
   const Size up_bytes{0, kBf16 * z.fc1_width};
   const Size activated_bytes{0, kBf16 * z.fc2_width};
   const auto activate = [=](GraphBuilder& f) {
@@ -479,35 +594,16 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
       grouped_linear(g, z, "experts.linear_fc2", activated, z.fc2_width, z.hidden);
   if (job.options.recompute.moe_act) g.discard_and_recompute(discarded);
 
-  StorageId unsorted = down;
-  if (sorts) {
-    unsorted = permute_rows(g, {"combine.unsort", whole_row, 2 * whole_row, unsort_map}, down);
-  }
-  unsorted = expert_tensor_reduce(g, z, unsorted, received);
-  const Exchange combined = all_to_all(g, z, "combine.all_to_all", unsorted, received, sent);
-  if (overlaps) shared_output = shared.second_half(combined.collective);
-
-  const StorageId out = g.storage("unpermute.output", z.row_bytes * z.tokens);
-  g.emit("unpermute", StreamingWork{{permute_traffic, 0}}, {combined.output, row_id_map}, {out});
-  // Locals of MoELayer.forward: the permuted rows, the dispatched ones and, while `combine` runs,
-  // its argument.
-  g.hold({permuted, dispatched.output, unsorted});
-  // Before core 0.13 the probabilities are applied here, which saves the experts' outputs.
-  const bool saves_combined = job.versions.megatron_core < Version{0, 13};
-  g.on_backward([=](GraphBuilder& b) {
-    const StorageId dcombined =
-        b.storage("unpermute.input_gradient", z.row_bytes * z.sent_rows, StorageRole::kGradient);
-    std::vector<StorageId> reads{b.gradient(out), row_id_map};
-    if (saves_combined) reads.push_back(combined.output);
-    b.emit("unpermute.backward", StreamingWork{{permute_traffic, 0}}, reads, {dcombined});
-    b.add_gradient(combined.output, dcombined);
-  });
+  const Combined combined =
+      hybrid ? combine_hybrid_ep(g, z, down) : combine_all_to_all(g, z, dispatched, down, beside);
+  const StorageId out = combined.output;
+  if (overlaps) shared_output = combined.shared_output;
   if (!shares) return out;
 
   const std::int64_t bytes = z.row_bytes * z.tokens;
   const StorageId total = g.storage("moe.output", bytes);
   g.emit("add_shared_expert", StreamingWork{{3 * bytes, 0}}, {out, shared_output}, {total});
-  g.hold({permuted, dispatched.output, unsorted});
+  g.hold(combined.locals);
   g.on_backward([=](GraphBuilder& b) {
     b.add_gradient(out, b.gradient(total));
     b.add_gradient(shared_output, b.gradient(total));

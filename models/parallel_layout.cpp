@@ -229,7 +229,7 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
                  " (replicated key-value heads are not modelled)");
     }
   }
-  if (model.num_moe_layers() < model.num_layers) {
+  if (model.has_dense_layers()) {
     divides("tensor_model_parallel_size", tp, model.ffn_hidden_size, "ffn_hidden_size");
   }
   if (layout.sequence_parallel) {

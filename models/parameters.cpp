@@ -122,8 +122,7 @@ std::vector<Weight> chunk_weights(const Job& job, std::int64_t virtual_stage) {
                m.max_position_embeddings, m.hidden_size);
     }
   }
-  const auto range = job.layout.chunk_layers(virtual_stage, m.num_layers);
-  for (std::int64_t layer = range.begin; layer < range.end; ++layer) {
+  const auto add_layer = [&](std::int64_t layer) {
     list.layer = layer;
     add_attention(job, list);
     if (m.is_moe(layer)) {
@@ -131,10 +130,26 @@ std::vector<Weight> chunk_weights(const Job& job, std::int64_t virtual_stage) {
     } else {
       add_dense_mlp(job, list);
     }
-  }
+  };
+  const auto range = job.layout.chunk_layers(virtual_stage, m.num_layers);
+  for (std::int64_t layer = range.begin; layer < range.end; ++layer) add_layer(layer);
   list.layer = -1;
   if (last) {
     list.norm("decoder.final_layernorm", m.hidden_size);
+    for (std::int64_t layer = m.num_layers; layer < m.total_layers(); ++layer) {
+      list.layer = layer;
+      list.norm("mtp.enorm", m.hidden_size);
+      list.norm("mtp.hnorm", m.hidden_size);
+      list.linear("mtp.eh_proj", m.hidden_size / job.layout.tensor, 2 * m.hidden_size, false, 0);
+      add_layer(layer);
+      list.norm("mtp.final_layernorm", m.hidden_size);
+    }
+    list.layer = -1;
+    // The next tokens are embedded here too.
+    if (m.mtp_num_layers > 0 && !first) {
+      list.add("mtp.embedding.word_embeddings.weight", WeightKind::kWordEmbedding, vocabulary,
+               m.hidden_size);
+    }
     // Tied weights share the embedding where both are on one stage; otherwise the last stage has a
     // copy.
     if (m.untie_embeddings_and_output_weights || job.layout.pipeline > 1) {

@@ -5,9 +5,7 @@
 
 namespace tidemark {
 
-namespace {
-
-StorageId layer_operators(GraphBuilder& g, std::int64_t layer, StorageId input) {
+StorageId decoder_layer(GraphBuilder& g, std::int64_t layer, StorageId input) {
   const ModelSpec& m = g.job().model;
   g.set_layer(layer);
   const bool latent = m.attention.kind == AttentionKind::kMultiLatent;
@@ -18,6 +16,8 @@ StorageId layer_operators(GraphBuilder& g, std::int64_t layer, StorageId input) 
   return bias_dropout_add(g, "mlp_bda", mlp, x);
 }
 
+namespace {
+
 // TransformerBlock._checkpointed_forward, or the layers as they are.
 StorageId decoder_layers(GraphBuilder& g, const ParallelLayout::LayerRange& layers, StorageId x) {
   const std::optional<FullRecompute>& full = g.job().options.full_recompute;
@@ -25,13 +25,13 @@ StorageId decoder_layers(GraphBuilder& g, const ParallelLayout::LayerRange& laye
   while (layer < layers.end) {
     const bool block = full && full->method == RecomputeMethod::kBlock;
     if (!full || (block && layer - layers.begin >= full->num_layers)) {
-      x = layer_operators(g, layer++, x);
+      x = decoder_layer(g, layer++, x);
       continue;
     }
     const std::int64_t end = block ? layer + 1 : std::min(layers.end, layer + full->num_layers);
     x = g.checkpoint([=](GraphBuilder& b) {
       StorageId y = x;
-      for (std::int64_t l = layer; l < end; ++l) y = layer_operators(b, l, y);
+      for (std::int64_t l = layer; l < end; ++l) y = decoder_layer(b, l, y);
       return std::vector{y};
     })[0];
     layer = end;

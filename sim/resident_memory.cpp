@@ -126,7 +126,7 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   const std::int64_t s = job.rank_sequence();
   const std::int64_t rope_dim = m.attention.kind == AttentionKind::kMultiLatent
                                     ? m.attention.qk_pos_emb_head_dim
-                                    : m.attention.head_dim;
+                                    : m.rotary_dim();
   if (m.attention.kind == AttentionKind::kMultiLatent) {
     // Each layer's module caches frequencies in fp32, and cos and sin in bf16.
     Requests caches;

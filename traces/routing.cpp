@@ -23,7 +23,7 @@ RoutingCounts balanced_routing(const Job& job) {
 std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model) {
   std::vector<std::int64_t> indices;
   std::int64_t next = 0;
-  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+  for (std::int64_t layer = 0; layer < model.total_layers(); ++layer) {
     indices.push_back(model.is_moe(layer) ? next++ : -1);
   }
   return indices;

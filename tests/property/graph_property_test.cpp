@@ -172,17 +172,28 @@ std::int64_t attention_outputs(const Job& job) {
   return exchanges || turns ? 2 : 1;
 }
 
+// The log-sum-exp in fp32, or the softmax of the scores in bf16.
+std::int64_t attention_statistics(const Job& job, const Symbols& s, std::int64_t heads) {
+  if (job.options.attention_backend == AttentionBackend::kUnfused) {
+    return 2 * s.R * heads * job.batch.seq_length;
+  }
+  return 4 * s.R * heads;
+}
+
 std::int64_t grouped_attention_kept(const Job& job, const Symbols& s) {
   const AttentionSpec& a = job.model.attention;
   const std::int64_t heads = a.num_heads / s.t;
   const std::int64_t groups = a.num_query_groups / s.t;
   const std::int64_t q = 2 * s.R * heads * a.head_dim;
   const std::int64_t k = 2 * s.R * groups * a.head_dim;
-  std::int64_t bytes = (s.flux ? s.X : s.x) + s.rstd * s.T;              // K1: norm; K4
-  bytes += q + 2 * k + attention_outputs(job) * q + 4 * s.R * heads;     // K1: attention
+  std::int64_t bytes = (s.flux ? s.X : s.x) + s.rstd * s.T;  // K1: norm; K4
+  bytes += q + 2 * k + attention_outputs(job) * q;           // K1: attention
+  bytes += attention_statistics(job, s, heads);
   if (a.qk_layernorm) bytes += q + k + s.rstd * s.R * (heads + groups);  // K2
   if (job.model.position_embedding == PositionEmbedding::kRope && !job.options.apply_rope_fusion) {
-    bytes += 4 * 2 * job.batch.seq_length / job.layout.context * a.head_dim;  // cos, sin of q and k
+    const auto rotated =
+        static_cast<std::int64_t>(static_cast<double>(a.head_dim) * job.model.rotary_percent);
+    bytes += 4 * 2 * job.batch.seq_length / job.layout.context * rotated;  // cos, sin of q and k
   }
   return bytes;
 }
@@ -210,7 +221,8 @@ std::int64_t latent_attention_kept(const Job& job, const Symbols& s) {
   if (low_rank_query) bytes += up(query_latent, a.q_lora_rank);
   bytes += up(latent, a.kv_lora_rank);
   bytes += 2 * 2 * s.R * heads * qk + 2 * s.R * heads * a.v_head_dim;  // Q, K; V
-  bytes += attention_outputs(job) * 2 * s.R * heads * a.v_head_dim + 4 * s.R * heads;
+  bytes += attention_outputs(job) * 2 * s.R * heads * a.v_head_dim;
+  bytes += attention_statistics(job, s, heads);
   if (!job.options.apply_rope_fusion) {
     bytes += 4 * 2 * job.batch.seq_length / job.layout.context * a.qk_pos_emb_head_dim;
   }
@@ -237,7 +249,8 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
   const std::int64_t ep = job.layout.expert;
   const std::int64_t etp = job.layout.expert_tensor;
   const std::int64_t fe = moe.ffn_hidden_size / etp;
-  const bool sorts = E / ep > 1;
+  const bool hybrid = job.options.moe_dispatcher == MoeDispatcher::kHybridEp;
+  const bool sorts = E / ep > 1 && !hybrid;
   const Size row{0, 2 * s.h};
 
   Size kept{s.x + s.rstd * s.T, 0};  // norm output and statistics
@@ -248,12 +261,12 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
     kept.fixed += 4 * s.T * E + 2 * s.T * E + s.T * E + 12 * TK;  // router
     if (o.moe_aux_loss) kept.fixed += 4 * s.T * E;                // softmax of its own
   }
-  kept.fixed += job.options.moe_permute_fusion ? 4 * s.T * (2 * E + 1) : 8 * sent;
+  if (!hybrid) kept.fixed += job.options.moe_permute_fusion ? 4 * s.T * (2 * E + 1) : 8 * sent;
   kept.per_row += 2 * (s.gate * fe + fe) + 4;  // fc1 output, activation, probabilities
   if (sorts) kept.per_row += 8;                // two maps
   // Input of the experts: the sorted copy, or what was gathered, received or permuted.
-  kept = kept + (sorts || etp > 1 || ep > 1 ? row : Size{2 * s.h * sent, 0});
-  if (job.versions.megatron_core < Version{0, 13}) {
+  kept = kept + (sorts || etp > 1 || ep > 1 || hybrid ? row : Size{2 * s.h * sent, 0});
+  if (job.versions.megatron_core < Version{0, 13} && !hybrid) {
     // unpermute applies the probabilities: the rows that came back, or what the experts made.
     kept = kept + (ep > 1 || etp > 1 ? Size{2 * s.h * sent, 0} : row);
   }
@@ -269,7 +282,37 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
 Job without_recompute(Job job) {
   job.options.full_recompute.reset();
   job.options.recompute = {};
+  job.model.mtp_num_layers = 0;
   return job;
+}
+
+// Multi-token prediction adds one layer like the last and one loss.
+TEST(KeptStorages, OfMultiTokenPredictionAreALayerItsInputsAndALoss) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    Job job = without_recompute(random_job(seed));
+    job.options.hidden_dropout = 0;
+    const std::int64_t last = job.layout.pipeline - 1;
+    const auto kept = [&] {
+      Size sum;
+      const OperatorGraph graph = build_operator_graph(job, last);
+      for (StorageId id : kept_storages(graph)) sum = sum + graph.storages[id.index()].bytes;
+      return sum;
+    };
+    const Size before = kept();
+    job.model.mtp_num_layers = 1;
+    const Symbols s = symbols(job);
+    const bool latent = job.model.attention.kind == AttentionKind::kMultiLatent;
+    Size expected{latent ? latent_attention_kept(job, s) : grouped_attention_kept(job, s), 0};
+    const bool moe = job.model.is_moe(job.model.num_layers - 1);
+    expected = expected + (moe ? moe_mlp_kept(job, s) : Size{dense_mlp_kept(job, s), 0});
+    // Inputs of the layer's norms and of the three of its own (the hidden state is kept anyhow),
+    // three statistics, the concatenation, the final norm's output.
+    expected.fixed += 3 * s.x + s.x + 3 * s.rstd * s.T + 2 * (s.flux ? s.X : s.x) + s.x;
+    const std::int64_t logits = s.R * job.model.padded_vocab_size(s.t) / s.t;
+    const bool in_place = job.options.cross_entropy == CrossEntropy::kTransformerEngine;
+    expected.fixed += (in_place ? 2 : 4) * logits + 4 * s.R;
+    ASSERT_EQ(kept() + -1 * before, expected) << describe(job, seed);
+  }
 }
 
 // Whether a chunk's last layer is this one.

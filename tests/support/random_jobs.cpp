@@ -44,7 +44,9 @@ ModelSpec random_model(Rng& rng, const ParallelLayout& layout, bool with_experts
     // Expert parallelism needs experts.
     m.moe_layer[static_cast<std::size_t>(rng.below(m.num_layers))] = true;
   }
-  m.activation = rng.pick({Activation::kSwiglu, Activation::kGelu});
+  m.activation = rng.pick({Activation::kSwiglu, Activation::kGelu, Activation::kSquaredRelu});
+  if (rng.below(5) == 0) m.mtp_num_layers = rng.between(1, 2);
+  m.rotary_percent = rng.pick({1.0, 0.5});
   m.normalization = rng.pick({Normalization::kRmsNorm, Normalization::kLayerNorm});
   m.position_embedding = rng.pick({PositionEmbedding::kRope, PositionEmbedding::kNone});
   m.untie_embeddings_and_output_weights = rng.coin();
@@ -64,7 +66,8 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
   o.cross_entropy = rng.pick(
       {CrossEntropy::kUnfused, CrossEntropy::kNativeFused, CrossEntropy::kTransformerEngine});
   o.linear_impl = rng.pick({LinearImpl::kDefault, LinearImpl::kFluxKeepGather});
-  o.attention_backend = rng.pick({AttentionBackend::kFlash, AttentionBackend::kFused});
+  o.attention_backend =
+      rng.pick({AttentionBackend::kFlash, AttentionBackend::kFused, AttentionBackend::kUnfused});
   o.cp_comm = rng.pick({ContextParallelComm::kPointToPoint, ContextParallelComm::kAllToAll});
   o.apply_rope_fusion = rng.coin();
   o.create_attention_mask_in_dataloader = rng.coin();
@@ -87,6 +90,9 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
   }
   o.moe_shared_expert_overlap = model.moe->shared_ffn_hidden_size > 0 && rng.coin();
   if (rng.below(3) == 0) o.quantize_comm_bits = 8;
+  if (rng.below(4) == 0 && !o.moe_shared_expert_overlap) {
+    o.moe_dispatcher = MoeDispatcher::kHybridEp;
+  }
   return o;
 }
 
@@ -123,6 +129,10 @@ Job random_job(std::uint64_t seed) {
     l.microbatch_group = l.pipeline + rng.between(0, 2);
   }
   job.options = random_options(rng, job.model);
+  if (l.context > 1 && job.options.attention_backend == AttentionBackend::kUnfused) {
+    job.options.attention_backend = AttentionBackend::kFused;
+  }
+  if (l.expert_tensor > 1) job.options.moe_dispatcher = MoeDispatcher::kAllToAll;
   job.versions.megatron_core = rng.pick<Version>({{0, 12}, {0, 13}, {0, 14}});
   job.versions.transformer_engine = rng.pick<Version>({{2, 0}, {2, 3}, {2, 10}});
   job.batch.micro_batch_size = rng.between(1, 2);
