@@ -339,7 +339,11 @@ StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, Storag
   return exchanges ? exchange_heads(g, "core_attention.output_all_to_all", result) : result;
 }
 
-StorageId grouped_attention(GraphBuilder& g, StorageId input) {
+namespace {
+
+// Norm, packed projection, norms of the heads, RoPE. Returns: query, key, the value as a view of
+// the packed tensor, that tensor.
+std::vector<StorageId> grouped_projection(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
   const ModelSpec& m = job.model;
   const std::int64_t h = m.hidden_size;
@@ -358,7 +362,6 @@ StorageId grouped_attention(GraphBuilder& g, StorageId input) {
   // the packed tensor is freed.
   const StorageId q_split = g.storage("query", q_bytes);
   const StorageId k_split = g.storage("key", k_bytes);
-  // The value is a view of the packed tensor until the attention copies it.
   const StorageId value_view = g.storage("value_view", 0);
   g.emit("split_qkv", StreamingWork{{2 * (q_bytes + k_bytes), 0}}, {mixed},
          {q_split, k_split, value_view});
@@ -378,16 +381,37 @@ StorageId grouped_attention(GraphBuilder& g, StorageId input) {
     query = rotate(g, "rotary_query", query, m.rotary_dim());
     key = rotate(g, "rotary_key", key, m.rotary_dim());
   }
-  const auto attend = [=](GraphBuilder& b) {
-    const StorageId value = b.storage("value", k_bytes);
-    b.emit("value_contiguous", StreamingWork{{2 * k_bytes, 0}}, {mixed, value_view}, {value});
+  return {query, key, value_view, mixed};
+}
+
+StorageId attend(GraphBuilder& g, const Module& attention) {
+  if (g.job().options.recompute.core_attn) return g.checkpoint(attention)[0];
+  return g.offloadable(OffloadModule::kCoreAttn, attention)[0];
+}
+
+StorageId output_projection(GraphBuilder& g, StorageId context) {
+  return g.offloadable(OffloadModule::kAttnProj, [=](GraphBuilder& b) {
+    return std::vector{row_linear(b, "linear_proj", context, widths(b.job()).output,
+                                  b.job().model.hidden_size)};
+  })[0];
+}
+
+}  // namespace
+
+StorageId grouped_attention(GraphBuilder& g, StorageId input) {
+  const std::vector<StorageId> projected =
+      g.offloadable(OffloadModule::kQkvLinear,
+                    [=](GraphBuilder& b) { return grouped_projection(b, input); });
+  const StorageId context = attend(g, [=](GraphBuilder& b) {
+    const std::int64_t bytes = kBf16 * rank_tokens(b.job()) * widths(b.job()).key;
+    const StorageId value_view = projected[2];
+    const StorageId value = b.storage("value", bytes);
+    b.emit("value_contiguous", StreamingWork{{2 * bytes, 0}}, {projected[3], value_view}, {value});
     b.on_backward(
         [=](GraphBuilder& back) { back.replace_gradient(value_view, back.gradient(value)); });
-    return std::vector{core_attention(b, query, key, value)};
-  };
-  const bool again = job.options.recompute.core_attn;
-  const StorageId context = again ? g.checkpoint(attend)[0] : attend(g)[0];
-  return row_linear(g, "linear_proj", context, w.output, h);
+    return std::vector{core_attention(b, projected[0], projected[1], value)};
+  });
+  return output_projection(g, context);
 }
 
 StorageId multi_latent_attention(GraphBuilder& g, StorageId input) {
@@ -397,30 +421,33 @@ StorageId multi_latent_attention(GraphBuilder& g, StorageId input) {
   const HeadWidths w = widths(job);
   const std::int64_t rope = a.qk_pos_emb_head_dim;
 
-  RecomputedNorm input_norm(g, "input_layernorm", input, job.sharded_tokens(), h);
+  RecomputedNorm input_norm(g, "input_layernorm", OffloadModule::kAttnNorm, input);
   const StorageId normed = input_norm.output();
-  LatentParts q;
-  if (a.q_lora_rank > 0) {
-    q = down_projection(g, "linear_q_down_proj", normed, a.q_lora_rank, 0);
-  }
-  const LatentParts kv = down_projection(g, "linear_kv_down_proj", normed, a.kv_lora_rank, rope);
-  const auto project_up = [=](GraphBuilder& b) {
-    const StorageId query_up =
-        a.q_lora_rank > 0 ? up_projection(b, "linear_q_up_proj", q.latent, a.q_lora_rank, w.query)
-                          : column_linear(b, "linear_q_proj", normed, h, w.query);
-    return up_and_rotate(b, query_up, kv);
-  };
-  const bool projects_again = job.options.recompute.mla_up_proj;
   GraphBuilder::DiscardedOutput discarded;
-  if (projects_again) discarded = g.checkpoint_without_output(project_up);
-  const std::vector<StorageId> heads = projects_again ? discarded.outputs() : project_up(g);
-  const auto attend = [=](GraphBuilder& b) {
-    return std::vector{core_attention(b, heads[0], heads[1], heads[2])};
+  const bool projects_again = job.options.recompute.mla_up_proj;
+  const auto project = [&](GraphBuilder& b) {
+    LatentParts q;
+    if (a.q_lora_rank > 0) {
+      q = down_projection(b, "linear_q_down_proj", normed, a.q_lora_rank, 0);
+    }
+    const LatentParts kv = down_projection(b, "linear_kv_down_proj", normed, a.kv_lora_rank, rope);
+    const auto project_up = [q, kv, normed, a, w, h](GraphBuilder& up) {
+      const StorageId query_up =
+          a.q_lora_rank > 0
+              ? up_projection(up, "linear_q_up_proj", q.latent, a.q_lora_rank, w.query)
+              : column_linear(up, "linear_q_proj", normed, h, w.query);
+      return up_and_rotate(up, query_up, kv);
+    };
+    if (!projects_again) return project_up(b);
+    discarded = b.checkpoint_without_output(project_up);
+    return discarded.outputs();
   };
-  const StorageId context =
-      job.options.recompute.core_attn ? g.checkpoint(attend)[0] : attend(g)[0];
+  const std::vector<StorageId> heads = g.offloadable(OffloadModule::kQkvLinear, project);
+  const StorageId context = attend(g, [=](GraphBuilder& b) {
+    return std::vector{core_attention(b, heads[0], heads[1], heads[2])};
+  });
   if (projects_again) g.discard_and_recompute(discarded);
-  const StorageId out = row_linear(g, "linear_proj", context, w.output, h);
+  const StorageId out = output_projection(g, context);
   input_norm.discard();
   return out;
 }

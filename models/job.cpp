@@ -28,6 +28,29 @@ void validate(const Job& job, const std::string& pointer) {
   if (o.moe_shared_expert_overlap && job.model.moe && job.model.moe->shared_ffn_hidden_size == 0) {
     refuse("moe_shared_expert_overlap", "true", "moe_shared_expert_intermediate_size beside it");
   }
+  if (!o.offload.modules.empty()) {
+    const SelectiveRecompute& r = o.recompute;
+    const auto both = [&](OffloadModule module, bool recomputed, const std::string& name) {
+      if (!recomputed || !o.offload.offloads(module)) return;
+      refuse("offload_modules", name, "modules that recompute_modules does not name");
+    };
+    if (o.full_recompute) refuse("offload_modules", "given", "no full recomputation beside it");
+    both(OffloadModule::kCoreAttn, r.core_attn, "core_attn");
+    both(OffloadModule::kAttnNorm, r.layernorm, "attn_norm");
+    both(OffloadModule::kMlpNorm, r.layernorm, "mlp_norm");
+    both(OffloadModule::kQkvLinear, r.mla_up_proj, "qkv_linear");
+    both(OffloadModule::kMoeAct, r.moe_act || r.moe, "moe_act");
+    both(OffloadModule::kExpertFc1, r.moe, "expert_fc1");
+    // transformer_config.py: "attn_proj cannot be set to offload_modules alone without core_attn".
+    if (o.offload.offloads(OffloadModule::kAttnProj) &&
+        !o.offload.offloads(OffloadModule::kCoreAttn)) {
+      refuse("offload_modules", "attn_proj", "core_attn beside it");
+    }
+    if (o.offload.fraction < 0 || o.offload.fraction > 1) {
+      refuse("activation_offload_fraction", std::to_string(o.offload.fraction),
+             "a number from 0 to 1");
+    }
+  }
   if (o.attention_backend == AttentionBackend::kUnfused && job.layout.context > 1) {
     refuse("attention_backend", "unfused", "flash or fused with context parallelism");
   }

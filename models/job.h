@@ -3,6 +3,7 @@
 // arguments in any of their forms (models/megatron_job.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -80,6 +81,27 @@ struct SelectiveRecompute {
   friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
 };
 
+// Modules of --offload-modules, in the order of a layer.
+enum class OffloadModule {
+  kAttnNorm,
+  kQkvLinear,
+  kCoreAttn,
+  kAttnProj,
+  kMlpNorm,
+  kExpertFc1,
+  kMoeAct,
+};
+// --fine-grained-activation-offloading: what these modules save for backward goes to the host.
+struct FineGrainedOffload {
+  std::vector<OffloadModule> modules;
+  std::int64_t min_tensor_elements = 1 << 20;  // --min-offloaded-tensor-size
+  double fraction = 1;                         // of a chunk's groups, the earlier ones
+
+  bool offloads(OffloadModule module) const {
+    return std::find(modules.begin(), modules.end(), module) != modules.end();
+  }
+};
+
 // How tokens reach their experts. HybridEP permutes within its exchange and takes no copies of its
 // own from PyTorch.
 enum class MoeDispatcher { kAllToAll, kHybridEp };
@@ -102,6 +124,7 @@ struct TrainingOptions {
   double hidden_dropout = 0;
   std::optional<FullRecompute> full_recompute;
   SelectiveRecompute recompute;
+  FineGrainedOffload offload;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool moe_permute_fusion = false;

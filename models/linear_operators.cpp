@@ -50,14 +50,15 @@ StorageId norm(GraphBuilder& g, const std::string& name, StorageId input, std::i
   return out;
 }
 
-RecomputedNorm::RecomputedNorm(GraphBuilder& g, const std::string& name, StorageId input,
-                               std::int64_t rows, std::int64_t width)
+RecomputedNorm::RecomputedNorm(GraphBuilder& g, const std::string& name, OffloadModule module,
+                               StorageId input)
     : g_(g), recomputes_(g.job().options.recompute.layernorm) {
-  const Module module = [=](GraphBuilder& b) {
-    return std::vector{norm(b, name, input, rows, width)};
+  const Module emit = [=](GraphBuilder& b) {
+    return std::vector{
+        norm(b, name, input, b.job().sharded_tokens(), b.job().model.hidden_size)};
   };
-  if (recomputes_) discarded_ = g.checkpoint_without_output(module);
-  output_ = recomputes_ ? discarded_.outputs()[0] : module(g)[0];
+  if (recomputes_) discarded_ = g.checkpoint_without_output(emit);
+  output_ = recomputes_ ? discarded_.outputs()[0] : g.offloadable(module, emit)[0];
 }
 
 void RecomputedNorm::discard() {

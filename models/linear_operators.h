@@ -22,12 +22,11 @@ inline std::int64_t rank_tokens(const Job& job) {
 StorageId norm(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t rows,
                std::int64_t width);
 
-// A norm that is a module by itself: --recompute-modules layernorm discards its output once the
+// A norm over the hidden states that is a module by itself: --recompute-modules layernorm discards its output once the
 // branch of the layer that it begins has run.
 class RecomputedNorm {
  public:
-  RecomputedNorm(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t rows,
-                 std::int64_t width);
+  RecomputedNorm(GraphBuilder& g, const std::string& name, OffloadModule module, StorageId input);
   StorageId output() const { return output_; }
   // The branch has run.
   void discard();

@@ -360,8 +360,7 @@ std::int64_t rows_sent(const Job& job) {
 
 StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
-  RecomputedNorm pre_norm(g, "pre_mlp_layernorm", input, job.sharded_tokens(),
-                          job.model.hidden_size);
+  RecomputedNorm pre_norm(g, "pre_mlp_layernorm", OffloadModule::kMlpNorm, input);
   const StorageId normed = pre_norm.output();
   const auto layer = [=](GraphBuilder& b) { return std::vector{experts_and_routing(b, normed)}; };
   const StorageId out = job.options.recompute.moe ? g.checkpoint(layer)[0] : layer(g)[0];
@@ -566,8 +565,10 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
                                        : dispatch_all_to_all(g, z, normed, routed, beside);
   const StorageId row_probabilities = dispatched.row_probabilities;
 
-  const StorageId up =
-      grouped_linear(g, z, "experts.linear_fc1", dispatched.expert_input, z.hidden, z.fc1_width);
+  const StorageId up = g.offloadable(OffloadModule::kExpertFc1, [=](GraphBuilder& b) {
+    return std::vector{grouped_linear(b, z, "experts.linear_fc1", dispatched.expert_input, z.hidden,
+                                      z.fc1_width)};
+  })[0];
   const Size up_bytes{0, kBf16 * z.fc1_width};
   const Size activated_bytes{0, kBf16 * z.fc2_width};
   const auto activate = [=](GraphBuilder& f) {
@@ -588,8 +589,9 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
   };
   GraphBuilder::DiscardedOutput discarded;
   if (job.options.recompute.moe_act) discarded = g.checkpoint_without_output(activate);
-  const StorageId activated =
-      job.options.recompute.moe_act ? discarded.outputs()[0] : activate(g)[0];
+  const StorageId activated = job.options.recompute.moe_act
+                                  ? discarded.outputs()[0]
+                                  : g.offloadable(OffloadModule::kMoeAct, activate)[0];
   const StorageId down =
       grouped_linear(g, z, "experts.linear_fc2", activated, z.fc2_width, z.hidden);
   if (job.options.recompute.moe_act) g.discard_and_recompute(discarded);

@@ -165,9 +165,28 @@ void GraphBuilder::run_backwards(const Backwards& backwards) {
 }
 
 std::vector<StorageId> GraphBuilder::run_again(const Module& module, Backwards& backwards) {
+  const bool kept_nothing = std::exchange(keeps_nothing_, true);
   std::swap(backward_, backwards);
   std::vector<StorageId> outputs = module(*this);
   std::swap(backward_, backwards);
+  keeps_nothing_ = kept_nothing;
+  return outputs;
+}
+
+std::vector<StorageId> GraphBuilder::offloadable(OffloadModule name, const Module& module) {
+  if (keeps_nothing_ || !job_.options.offload.offloads(name)) return module(*this);
+  const std::size_t at = offload_groups_.size();
+  OffloadGroup& group = offload_groups_.emplace_back();
+  group.module = name;
+  group.layer = layer_;
+  group.forward.begin = static_cast<std::int32_t>(graph_.forward.size());
+  const auto backward_size = [](GraphBuilder& b) {
+    return static_cast<std::int32_t>(b.graph_.backward.size());
+  };
+  on_backward([=](GraphBuilder& b) { b.offload_groups_[at].backward.end = backward_size(b); });
+  std::vector<StorageId> outputs = module(*this);
+  offload_groups_[at].forward.end = static_cast<std::int32_t>(graph_.forward.size());
+  on_backward([=](GraphBuilder& b) { b.offload_groups_[at].backward.begin = backward_size(b); });
   return outputs;
 }
 

@@ -57,8 +57,10 @@ enum class Stream : std::uint8_t {
   kContextComm,
   kExpertComm,
   kDataComm,
+  kDeviceToHost,
+  kHostToDevice,
 };
-constexpr int kNumStreams = 6;
+constexpr int kNumStreams = 8;
 
 struct GemmWork {
   GemmShape shape;
@@ -108,12 +110,17 @@ struct CollectiveWork {
   // 1 / this is left exposed when the collective is fused into a GEMM (flux).
   std::int64_t fused_parts = 1;
 };
+// A copy between the card and pinned host memory.
+struct CopyWork {
+  Size bytes;
+  bool to_host = true;
+};
 // The CPU waits here for a value from the device: the counts of received tokens, or the loss.
 struct HostWaitWork {};
 
 using Work =
     std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork, StreamingWork,
-                 RouterWork, CrossEntropyWork, CollectiveWork, HostWaitWork>;
+                 RouterWork, CrossEntropyWork, CollectiveWork, CopyWork, HostWaitWork>;
 
 struct Operator {
   std::string name;
@@ -173,6 +180,14 @@ struct OperatorGraph {
 
 // A module's operators as it emits them; returns its outputs.
 using Module = std::function<std::vector<StorageId>(GraphBuilder&)>;
+
+// A module's operators in one layer, as a unit of activation offloading.
+struct OffloadGroup {
+  OffloadModule module = OffloadModule::kCoreAttn;
+  std::int32_t layer = -1;
+  OperatorRange forward;   // of OperatorGraph::forward
+  OperatorRange backward;  // of OperatorGraph::backward
+};
 
 // Where a storage is allocated and what last refers to it: positions in forward ++ backward.
 struct Lifetime {
@@ -263,6 +278,10 @@ class GraphBuilder {
   DiscardedOutput checkpoint_without_output(const Module& module);
   void discard_and_recompute(const DiscardedOutput& discarded);
 
+  // Emits `module`, noted as a group if the job offloads what it saves. What is run again is not.
+  std::vector<StorageId> offloadable(OffloadModule name, const Module& module);
+  const std::vector<OffloadGroup>& offload_groups() const { return offload_groups_; }
+
   std::int64_t bytes_of(StorageId id) const { return graph_.storages[id.index()].bytes.fixed; }
 
   void set_layer(std::int64_t layer) { layer_ = static_cast<std::int32_t>(layer); }
@@ -286,7 +305,9 @@ class GraphBuilder {
   std::map<StorageId, StorageId> gradients_;
   std::map<StorageId, StorageId> replacements_;  // recomputed for discarded, in the backward
   std::int32_t layer_ = -1;
+  std::vector<OffloadGroup> offload_groups_;  // in the order of the forward
   bool in_backward_ = false;
+  bool keeps_nothing_ = false;  // in a module that will run again
 };
 
 // The operators of all chunks of a pipeline stage. Requires: a validated job, 0 <= stage < PP.

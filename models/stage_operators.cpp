@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <utility>
 
+#include "models/activation_offload.h"
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
 
@@ -91,7 +93,9 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
   for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
     chunk_operators(g, job.layout.virtual_stage(stage, c));
   }
-  return g.finish();
+  OperatorGraph graph = g.finish();
+  if (g.offload_groups().empty()) return graph;
+  return offload_activations(std::move(graph), g.offload_groups(), job, stage);
 }
 
 }  // namespace tidemark

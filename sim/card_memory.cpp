@@ -23,10 +23,22 @@ struct SegmentRefused {
 constexpr std::int64_t kBf16Bytes = 2;
 
 constexpr int kMainPool = 0;
-constexpr int kSidePool = 1;  // of the shared expert's stream
+constexpr int kSidePool = 1;    // of the shared expert's stream
+constexpr int kReloadPool = 2;  // of what comes back from the host
 
-bool is_communicator(Stream stream) {
-  return stream != Stream::kCompute && stream != Stream::kSharedExpert;
+// Whether a stream other than the one it was allocated on uses a storage so that PyTorch is told
+// (record_stream): collectives where the framework does so, offloads always.
+bool records(Stream stream, bool collectives_record) {
+  switch (stream) {
+    case Stream::kCompute:
+    case Stream::kSharedExpert:
+    case Stream::kHostToDevice:
+      return false;
+    case Stream::kDeviceToHost:
+      return true;
+    default:
+      return collectives_record;
+  }
 }
 
 // How the streams of a stage touch a storage.
@@ -35,7 +47,7 @@ struct StreamUse {
   std::vector<Stream> recorded;  // communicators that read or write it
 };
 
-std::vector<StreamUse> stream_uses(const OperatorGraph& graph) {
+std::vector<StreamUse> stream_uses(const OperatorGraph& graph, bool collectives_record) {
   std::vector<StreamUse> uses(graph.storages.size());
   std::vector<bool> written(graph.storages.size(), false);
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -44,13 +56,14 @@ std::vector<StreamUse> stream_uses(const OperatorGraph& graph) {
       for (StorageId s : *list) {
         std::vector<Stream>& recorded = uses[s.index()].recorded;
         const bool known = std::find(recorded.begin(), recorded.end(), op.stream) != recorded.end();
-        if (is_communicator(op.stream) && !known) recorded.push_back(op.stream);
+        if (records(op.stream, collectives_record) && !known) recorded.push_back(op.stream);
       }
     }
     for (StorageId s : op.writes) {
       if (!written[s.index()] && op.stream == Stream::kSharedExpert) {
         uses[s.index()].pool = kSidePool;
       }
+      if (op.stream == Stream::kHostToDevice) uses[s.index()].pool = kReloadPool;
       written[s.index()] = true;
     }
   }
@@ -63,7 +76,7 @@ class Replay {
       : card_(card),
         microbatches_(card.job.batch.num_microbatches(card.job.layout)),
         allocator_(limit),
-        uses_(stream_uses(card.graph)),
+        uses_(stream_uses(card.graph, card.collectives_record_streams)),
         live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
         left_over_(card.graph.storages.size(), kDead),
         moe_index_(moe_layer_indices(card.job.model)) {}
@@ -208,7 +221,7 @@ class Replay {
     }
     for (; next_op_ <= static_cast<std::size_t>(e.op); ++next_op_) {
       now_ns_ = times[next_op_].issued_ns;
-      if (ops != nullptr && is_communicator(ops[next_op_].stream)) {
+      if (ops != nullptr) {
         busy_until_ns_[static_cast<std::size_t>(ops[next_op_].stream)] = times[next_op_].done_ns;
       }
     }

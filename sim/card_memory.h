@@ -53,7 +53,8 @@ struct Card {
   const std::vector<ResidentItem>& resident;
   const LaneRows& rows;
   std::int64_t lane = 0;
-  const StageClock* clock = nullptr;  // of that lane; null: collectives do not record streams
+  bool collectives_record_streams = false;
+  const StageClock* clock = nullptr;  // of that lane; null where no stream is recorded
 };
 
 // Replays a card whose segments may take `limit` together.

@@ -10,6 +10,12 @@ namespace {
 
 Cost sum(Cost a, Cost b) { return {a.seconds + b.seconds, std::max(a.kind, b.kind)}; }
 
+// A card's share of the host link, in bytes a second: all cards of the node copy at once.
+double card_rate(const SourcedNumber& alone, const std::optional<SourcedNumber>& node,
+                 const SourcedNumber& cards) {
+  return 1e9 * (node ? std::min(alone.value, node->value / cards.value) : alone.value);
+}
+
 }  // namespace
 
 OperatorCosts::OperatorCosts(const Job& job, const HardwareProfile& profile)
@@ -17,7 +23,11 @@ OperatorCosts::OperatorCosts(const Job& job, const HardwareProfile& profile)
       kernels_(profile),
       collectives_(profile),
       cards_per_node_(static_cast<std::int64_t>(profile.cards_per_node.value)),
-      slowdown_(profile.compute_slowdown_under_collective.value) {}
+      slowdown_(profile.compute_slowdown_under_collective.value),
+      d2h_bytes_per_s_(card_rate(profile.host_link.d2h_gb_per_s,
+                                 profile.host_link.node_d2h_gb_per_s, profile.cards_per_node)),
+      h2d_bytes_per_s_(card_rate(profile.host_link.h2d_gb_per_s,
+                                 profile.host_link.node_h2d_gb_per_s, profile.cards_per_node)) {}
 
 GroupShape OperatorCosts::shape_of(Group group) const {
   const ParallelLayout& l = job_.layout;
@@ -83,6 +93,10 @@ Cost OperatorCosts::evaluate(const Operator& op, std::int64_t rows) const {
             }
             return collectives_.time(w.op, bytes, shape);
           },
+          [&](const CopyWork& w) {
+            const double rate = w.to_host ? d2h_bytes_per_s_ : h2d_bytes_per_s_;
+            return Cost{static_cast<double>(w.bytes.at(rows)) / rate, CostKind::kRoofline};
+          },
           [](const HostWaitWork&) {
             return Cost{0, CostKind::kRoofline};
           }},
@@ -98,9 +112,11 @@ OpCost OperatorCosts::cost(const Operator& op, std::int64_t balanced_rows) const
   const std::int64_t parts = exchange != nullptr ? exchange->fused_parts : 1;
   const auto routed = [](Size s) { return s.per_row != 0; };
   const auto* streaming = std::get_if<StreamingWork>(&op.work);
+  const auto* copy = std::get_if<CopyWork>(&op.work);
   const bool depends_on_rows =
       std::holds_alternative<GroupedGemmWork>(op.work) ||
       (streaming != nullptr && routed(streaming->bytes)) ||
+      (copy != nullptr && routed(copy->bytes)) ||
       (exchange != nullptr && (routed(exchange->send) || routed(exchange->receive)));
   if (!depends_on_rows || balanced_rows == 0) {
     out.fixed_ns = ns(empty.seconds / static_cast<double>(parts));
@@ -156,6 +172,9 @@ TimeClass time_class(const Operator& op) {
       return TimeClass::kExpertComm;
     case Stream::kDataComm:
       return TimeClass::kDataComm;
+    case Stream::kDeviceToHost:
+    case Stream::kHostToDevice:
+      return TimeClass::kHostCopy;
     case Stream::kCompute:
     case Stream::kSharedExpert:
       break;

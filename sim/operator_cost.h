@@ -36,6 +36,8 @@ class OperatorCosts {
   CollectiveCosts collectives_;
   std::int64_t cards_per_node_;
   double slowdown_;
+  double d2h_bytes_per_s_;
+  double h2d_bytes_per_s_;
 };
 
 TimeClass time_class(const Operator& op);

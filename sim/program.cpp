@@ -55,8 +55,9 @@ class SlotCompiler {
         from_side_stream |= source == Stream::kSharedExpert;
         if (source != op.stream) deps.push_back(from);
       }
-      // A communicator's stream waits for what the calling stream has been given so far.
-      if (is_collective(op) && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
+      // A communicator's stream, and one of copies, waits for what the calling stream has been given so far.
+      const bool follows = is_collective(op) || std::holds_alternative<CopyWork>(op.work);
+      if (follows && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
       std::sort(deps.begin(), deps.end());
       deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
       out.dep_begin = static_cast<std::int32_t>(slot.deps.size());

@@ -52,8 +52,9 @@ enum class TimeClass : std::uint8_t {
   kContextComm,
   kExpertComm,
   kDataComm,
+  kHostCopy,
 };
-constexpr int kNumTimeClasses = 9;
+constexpr int kNumTimeClasses = 10;
 
 struct ProgramOp {
   std::int32_t operator_index = -1;  // in the stage's graph, forward ++ backward; -1: data-parallel

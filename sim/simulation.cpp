@@ -51,6 +51,32 @@ class PeakWatch : public Recorder {
   std::int32_t seen_ = 0;
 };
 
+// The most bytes that a lane has on the host at once: from the end of a forward that sends them to
+// the end of the backward that takes them back.
+Bytes peak_host_memory(const Job& job, const OperatorGraph& graph, const std::vector<Step>& steps,
+                       const LaneRows& rows, std::int64_t lane) {
+  const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
+  Bytes live;
+  Bytes peak;
+  for (const Step& step : steps) {
+    const Slot* slot = std::get_if<Slot>(&step);
+    if (slot == nullptr) continue;
+    const OperatorRange range = graph.chunks[static_cast<std::size_t>(slot->chunk)].forward;
+    Bytes sent;
+    for (std::int32_t i = range.begin; i < range.end; ++i) {
+      const Operator& op = graph.forward[static_cast<std::size_t>(i)];
+      const auto* copy = std::get_if<CopyWork>(&op.work);
+      if (copy == nullptr) continue;
+      const bool routed = copy->bytes.per_row != 0;
+      const std::int64_t layer = routed ? moe_index[static_cast<std::size_t>(op.layer)] : 0;
+      sent += Bytes(copy->bytes.at(routed ? rows.at(slot->microbatch, layer)[lane] : 0));
+    }
+    live += slot->kind == SlotKind::kForward ? sent : -sent;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
 StageResult stage_memory(const Job& job, const HardwareProfile& profile, const Program& program,
                          const LaneRows& rows, std::int32_t stage) {
   StageResult out;
@@ -69,12 +95,15 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
       std::max_element(out.memory.lanes.begin(), out.memory.lanes.end(),
                        [](const LanePeak& a, const LanePeak& b) { return a.bytes < b.bytes; });
   out.hottest_lane = hottest - out.memory.lanes.begin();
+  out.host_memory =
+      peak_host_memory(job, graph, program.schedule.stages[static_cast<std::size_t>(stage)], rows,
+                       out.hottest_lane);
   return out;
 }
 
 void replay_hottest_card(const Job& job, const Program& program, const LaneRows& rows,
-                         std::size_t stage, const StageClock* clock, Bytes limit,
-                         StageResult& out) {
+                         std::size_t stage, bool collectives_record, const StageClock* clock,
+                         Bytes limit, StageResult& out) {
   const Card card{job,
                   static_cast<std::int64_t>(stage),
                   program.stages[stage].graph,
@@ -83,6 +112,7 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
                   out.resident,
                   rows,
                   out.hottest_lane,
+                  collectives_record,
                   clock};
   out.card = replay_card(card, Bytes(std::numeric_limits<std::int64_t>::max()));
   if (out.card.memory.reserved > limit) out.out_of_memory = replay_card(card, limit).out_of_memory;
@@ -144,12 +174,13 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   }
   std::vector<std::int64_t> hottest_lanes;
   for (const StageResult& s : r.stages) hottest_lanes.push_back(s.hottest_lane);
-  const bool records = profile.allocator_for(job.versions.dtk).collectives_record_streams;
+  const bool collectives = profile.allocator_for(job.versions.dtk).collectives_record_streams;
+  const bool records = collectives || !job.options.offload.modules.empty();
   ClockRecorder clocks(out.program, std::move(hottest_lanes), recorder);
   PeakWatch watch(std::move(moments), records ? &clocks : recorder);
   UnitTimes times = run_unit(out.program, out.rows, &watch);
   parallel_for(r.stages.size(), [&](std::size_t stage) {
-    replay_hottest_card(job, out.program, out.rows, stage, records ? &clocks.clock(stage) : nullptr,
+    replay_hottest_card(job, out.program, out.rows, stage, collectives, records ? &clocks.clock(stage) : nullptr,
                         r.limit(), r.stages[stage]);
   });
 

@@ -26,6 +26,7 @@ struct StageResult {
   MemorySequence sequence;
   StageMemory memory;  // [lane], without the resident memory
   std::int64_t hottest_lane = 0;
+  Bytes host_memory;              // pinned, for what the hottest lane offloads
   std::int64_t peak_time_ns = 0;  // when the hottest lane's peak is reached, in the iteration
   StageTimes times;
 

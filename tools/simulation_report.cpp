@@ -29,7 +29,8 @@ constexpr Named kTimeClasses[kNumTimeClasses] = {
     {"tensor_parallel", "tensor-parallel communication"},
     {"context_parallel", "context-parallel communication"},
     {"expert_parallel", "expert-parallel communication"},
-    {"data_parallel", "data-parallel communication"}};
+    {"data_parallel", "data-parallel communication"},
+    {"host_copy", "copies to and from the host"}};
 // By CostKind.
 constexpr Named kCostKinds[] = {{"measured", "of measured shapes"},
                                 {"interpolated", "from measurements of other shapes"},
@@ -177,6 +178,7 @@ nlohmann::ordered_json stage_json(const Simulation& simulation, std::int64_t sta
   json["peak_allocated_first_iteration_bytes"] = s.peak_allocated_first_iteration().value;
   json["peak_reserved_bytes"] = s.peak_reserved().value;
   json["peak_reserved_first_iteration_bytes"] = s.peak_reserved_first_iteration().value;
+  json["pinned_host_bytes"] = s.host_memory.value;
   json["peak_time_ns"] = s.peak_time_ns;
   json["peak_in"] = peak_moment(simulation, stage).text();
   json["in_flight_peak"] = s.in_flight_peak;

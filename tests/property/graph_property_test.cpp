@@ -282,6 +282,7 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
 Job without_recompute(Job job) {
   job.options.full_recompute.reset();
   job.options.recompute = {};
+  job.options.offload = {};
   job.model.mtp_num_layers = 0;
   return job;
 }

@@ -80,6 +80,19 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
     SelectiveRecompute& r = o.recompute;
     r = {rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin()};
   }
+  const bool recomputes = o.full_recompute || o.recompute != SelectiveRecompute{};
+  if (!recomputes && rng.coin()) {
+    o.offload.min_tensor_elements = rng.pick<std::int64_t>({1, 256, 4096});
+    o.offload.fraction = rng.pick({1.0, 0.6});
+    for (const OffloadModule module :
+         {OffloadModule::kAttnNorm, OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
+          OffloadModule::kAttnProj, OffloadModule::kMlpNorm, OffloadModule::kExpertFc1,
+          OffloadModule::kMoeAct}) {
+      const bool alone = module == OffloadModule::kAttnProj &&
+                         !o.offload.offloads(OffloadModule::kCoreAttn);
+      if (!alone && rng.coin()) o.offload.modules.push_back(module);
+    }
+  }
   if (!model.moe) return o;
   o.moe_aux_loss = rng.coin();
   o.moe_permute_fusion = rng.coin();
