@@ -53,7 +53,7 @@ ModelSpec random_model(Rng& rng, const ParallelLayout& layout, bool with_experts
   return m;
 }
 
-TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
+TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages) {
   TrainingOptions o;
   o.optimizer.distributed = rng.coin();
   o.optimizer.main_grad_bytes = rng.pick<std::int64_t>({2, 4});
@@ -69,13 +69,17 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
   o.apply_rope_fusion = rng.coin();
   o.create_attention_mask_in_dataloader = rng.coin();
   o.hidden_dropout = rng.pick({0.0, 0.1});
-  o.overlap_p2p_comm = rng.coin();
+  o.overlap_p2p_comm = rng.coin() || two_stages;
   if (rng.below(4) == 0) {
     o.full_recompute = FullRecompute{rng.pick({RecomputeMethod::kUniform, RecomputeMethod::kBlock}),
                                      rng.between(1, 3)};
   } else if (rng.below(3) == 0) {
     SelectiveRecompute& r = o.recompute;
     r = {rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin()};
+    r.mla_up_proj &= model.attention.kind == AttentionKind::kMultiLatent;
+    r.moe &= model.moe.has_value();
+    r.moe_act &= model.moe.has_value();
+    r.shared_experts &= model.moe && model.moe->shared_ffn_hidden_size > 0;
   }
   if (!model.moe) return o;
   o.moe_aux_loss = rng.coin();
@@ -85,7 +89,8 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
     o.moe_expert_capacity_factor = rng.pick({1.0, 1.3});
     o.moe_pad_expert_input_to_capacity = true;
   }
-  o.moe_shared_expert_overlap = model.moe->shared_ffn_hidden_size > 0 && rng.coin();
+  o.moe_shared_expert_overlap =
+      model.moe->shared_ffn_hidden_size > 0 && !o.recompute.shared_experts && rng.coin();
   if (rng.below(3) == 0) o.quantize_comm_bits = 8;
   return o;
 }
@@ -122,7 +127,13 @@ Job random_job(std::uint64_t seed) {
     job.model.moe_layer.resize(static_cast<std::size_t>(job.model.num_layers), with_experts);
     l.microbatch_group = l.pipeline + rng.between(0, 2);
   }
-  job.options = random_options(rng, job.model);
+  if (l.pipeline > 1 && l.first_stage_layers == 0 && rng.below(3) == 0) {
+    l.listed_layers.assign(static_cast<std::size_t>(l.virtual_stages()), 1);
+    for (std::int64_t i = l.virtual_stages(); i < job.model.num_layers; ++i) {
+      ++l.listed_layers[static_cast<std::size_t>(rng.below(l.virtual_stages()))];
+    }
+  }
+  job.options = random_options(rng, job.model, l.pipeline == 2);
   job.versions.megatron_core = rng.pick<Version>({{0, 12}, {0, 13}, {0, 14}});
   job.versions.transformer_engine = rng.pick<Version>({{2, 0}, {2, 3}, {2, 10}});
   job.batch.micro_batch_size = rng.between(1, 2);
