@@ -12,26 +12,6 @@
 namespace tidemark {
 namespace {
 
-const char* name_of(OffloadModule module) {
-  switch (module) {
-    case OffloadModule::kAttnNorm:
-      return "attn_norm";
-    case OffloadModule::kQkvLinear:
-      return "qkv_linear";
-    case OffloadModule::kCoreAttn:
-      return "core_attn";
-    case OffloadModule::kAttnProj:
-      return "attn_proj";
-    case OffloadModule::kMlpNorm:
-      return "mlp_norm";
-    case OffloadModule::kExpertFc1:
-      return "expert_fc1";
-    case OffloadModule::kMoeAct:
-      return "moe_act";
-  }
-  return "";
-}
-
 bool contains(OperatorRange range, std::int32_t at) { return at >= range.begin && at < range.end; }
 
 // A group with what it saves.

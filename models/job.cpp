@@ -1,6 +1,87 @@
 #include "models/job.h"
 
+#include <functional>
+
 namespace tidemark {
+namespace {
+
+using Refuse = std::function<void(const std::string& key, const std::string& found,
+                                  const std::string& allowed)>;
+
+// What core/transformer/transformer_config.py refuses, and what it would silently ignore.
+void validate_recompute(const Job& job, const Refuse& refuse) {
+  const SelectiveRecompute& r = job.options.recompute;
+  const bool has_moe = job.model.num_moe_layers() > 0;
+  const bool shares = has_moe && job.model.moe->shared_ffn_hidden_size > 0;
+  if (const auto& full = job.options.full_recompute) {
+    if (full->num_layers < 1) {
+      refuse("recompute_num_layers", std::to_string(full->num_layers), "an integer >= 1");
+    }
+    if (r != SelectiveRecompute{}) {
+      refuse("recompute_modules", "given", "no modules beside recompute_granularity full");
+    }
+  }
+  if (r.mla_up_proj && job.model.attention.kind != AttentionKind::kMultiLatent) {
+    refuse("recompute_modules", "mla_up_proj", "no such module without multi_latent_attention");
+  }
+  if (r.shared_experts && job.options.moe_shared_expert_overlap) {
+    refuse("recompute_modules", "shared_experts", "moe_shared_expert_overlap off beside it");
+  }
+  if (!has_moe && (r.moe || r.moe_act)) {
+    refuse("recompute_modules", r.moe ? "moe" : "moe_act", "no such module without experts");
+  }
+  if (r.shared_experts && !shares) {
+    refuse("recompute_modules", "shared_experts", "moe_shared_expert_intermediate_size beside it");
+  }
+}
+
+// What may be offloaded beside what is recomputed (transformer_config.py).
+void validate_offload(const TrainingOptions& o, const Refuse& refuse) {
+  if (o.offload.modules.empty()) return;
+  const SelectiveRecompute& r = o.recompute;
+  const auto both = [&](OffloadModule module, bool recomputed, const std::string& name) {
+    if (!recomputed || !o.offload.offloads(module)) return;
+    refuse("offload_modules", name, "modules that recompute_modules does not name");
+  };
+  if (o.full_recompute) refuse("offload_modules", "given", "no full recomputation beside it");
+  both(OffloadModule::kCoreAttn, r.core_attn, "core_attn");
+  both(OffloadModule::kAttnNorm, r.layernorm, "attn_norm");
+  both(OffloadModule::kMlpNorm, r.layernorm, "mlp_norm");
+  both(OffloadModule::kQkvLinear, r.mla_up_proj, "qkv_linear");
+  both(OffloadModule::kMoeAct, r.moe_act || r.moe, "moe_act");
+  both(OffloadModule::kExpertFc1, r.moe, "expert_fc1");
+  // transformer_config.py: "attn_proj cannot be set to offload_modules alone without core_attn".
+  if (o.offload.offloads(OffloadModule::kAttnProj) &&
+      !o.offload.offloads(OffloadModule::kCoreAttn)) {
+    refuse("offload_modules", "attn_proj", "core_attn beside it");
+  }
+  if (o.offload.fraction < 0 || o.offload.fraction > 1) {
+    refuse("activation_offload_fraction", std::to_string(o.offload.fraction),
+           "a number from 0 to 1");
+  }
+}
+
+}  // namespace
+
+const char* name_of(OffloadModule module) {
+  switch (module) {
+    case OffloadModule::kAttnNorm:
+      return "attn_norm";
+    case OffloadModule::kQkvLinear:
+      return "qkv_linear";
+    case OffloadModule::kCoreAttn:
+      return "core_attn";
+    case OffloadModule::kAttnProj:
+      return "attn_proj";
+    case OffloadModule::kMlpNorm:
+      return "mlp_norm";
+    case OffloadModule::kExpertFc1:
+      return "expert_fc1";
+    case OffloadModule::kMoeAct:
+      return "moe_act";
+  }
+  return "";
+}
 
 void validate(const Job& job, const std::string& pointer) {
   std::vector<Violation> all = validate(job.model, job.source, pointer);
@@ -28,29 +109,6 @@ void validate(const Job& job, const std::string& pointer) {
   if (o.moe_shared_expert_overlap && job.model.moe && job.model.moe->shared_ffn_hidden_size == 0) {
     refuse("moe_shared_expert_overlap", "true", "moe_shared_expert_intermediate_size beside it");
   }
-  if (!o.offload.modules.empty()) {
-    const SelectiveRecompute& r = o.recompute;
-    const auto both = [&](OffloadModule module, bool recomputed, const std::string& name) {
-      if (!recomputed || !o.offload.offloads(module)) return;
-      refuse("offload_modules", name, "modules that recompute_modules does not name");
-    };
-    if (o.full_recompute) refuse("offload_modules", "given", "no full recomputation beside it");
-    both(OffloadModule::kCoreAttn, r.core_attn, "core_attn");
-    both(OffloadModule::kAttnNorm, r.layernorm, "attn_norm");
-    both(OffloadModule::kMlpNorm, r.layernorm, "mlp_norm");
-    both(OffloadModule::kQkvLinear, r.mla_up_proj, "qkv_linear");
-    both(OffloadModule::kMoeAct, r.moe_act || r.moe, "moe_act");
-    both(OffloadModule::kExpertFc1, r.moe, "expert_fc1");
-    // transformer_config.py: "attn_proj cannot be set to offload_modules alone without core_attn".
-    if (o.offload.offloads(OffloadModule::kAttnProj) &&
-        !o.offload.offloads(OffloadModule::kCoreAttn)) {
-      refuse("offload_modules", "attn_proj", "core_attn beside it");
-    }
-    if (o.offload.fraction < 0 || o.offload.fraction > 1) {
-      refuse("activation_offload_fraction", std::to_string(o.offload.fraction),
-             "a number from 0 to 1");
-    }
-  }
   if (o.attention_backend == AttentionBackend::kUnfused && job.layout.context > 1) {
     refuse("attention_backend", "unfused", "flash or fused with context parallelism");
   }
@@ -63,6 +121,12 @@ void validate(const Job& job, const std::string& pointer) {
       refuse("moe_shared_expert_overlap", "True", "False with the flex dispatcher");
     }
   }
+  // Megatron's reason: several sends and receives of the same two ranks in one batch.
+  if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm) {
+    refuse("overlap_p2p_comm", "false", "true for virtual stages on two pipeline stages");
+  }
+  validate_recompute(job, refuse);
+  validate_offload(o, refuse);
   throw_if_any(all);
 }
 

@@ -91,6 +91,11 @@ enum class OffloadModule {
   kExpertFc1,
   kMoeAct,
 };
+const char* name_of(OffloadModule module);  // Megatron's
+constexpr OffloadModule kOffloadModules[] = {
+    OffloadModule::kAttnNorm, OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
+    OffloadModule::kAttnProj, OffloadModule::kMlpNorm,   OffloadModule::kExpertFc1,
+    OffloadModule::kMoeAct};
 // --fine-grained-activation-offloading: what these modules save for backward goes to the host.
 struct FineGrainedOffload {
   std::vector<OffloadModule> modules;

@@ -1,5 +1,6 @@
 #include "models/job_reader.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -25,7 +26,18 @@ const Names<LinearImpl> kLinears = {{LinearImpl::kDefault, "default"},
                                     {LinearImpl::kFluxKeepGather, "flux_keep_gather"}};
 const Names<AttentionBackend> kAttentionBackends = {{AttentionBackend::kAuto, "auto"},
                                                     {AttentionBackend::kFlash, "flash"},
-                                                    {AttentionBackend::kFused, "fused"}};
+                                                    {AttentionBackend::kFused, "fused"},
+                                                    {AttentionBackend::kUnfused, "unfused"}};
+const Names<MoeDispatcher> kDispatchers = {{MoeDispatcher::kAllToAll, "alltoall"},
+                                           {MoeDispatcher::kHybridEp, "hybridep"}};
+const Names<bool SelectiveRecompute::*> kRecomputeModules = {
+    {&SelectiveRecompute::core_attn, "core_attn"},
+    {&SelectiveRecompute::mla_up_proj, "mla_up_proj"},
+    {&SelectiveRecompute::layernorm, "layernorm"},
+    {&SelectiveRecompute::mlp, "mlp"},
+    {&SelectiveRecompute::moe, "moe"},
+    {&SelectiveRecompute::moe_act, "moe_act"},
+    {&SelectiveRecompute::shared_experts, "shared_experts"}};
 const Names<ContextParallelComm> kContextComms = {{ContextParallelComm::kPointToPoint, "p2p"},
                                                   {ContextParallelComm::kAllToAll, "a2a"}};
 
@@ -73,22 +85,118 @@ void read_frameworks(JsonReader& in, FrameworkVersions& versions) {
   }
 }
 
+// A Megatron layout string. Megatron takes the number of virtual stages from it.
+void read_pipeline_layout(JsonReader& in, ParallelLayout& l) {
+  constexpr const char* kKey = "pipeline_model_parallel_layout";
+  const std::optional<std::string> text = in.optional_string(kKey);
+  if (!text) return;
+  const std::optional<PipelineLayout> layout = parse_pipeline_layout(*text);
+  if (!layout || std::ranges::max(layout->mtp_layers) > 0) {
+    in.violate(kKey, "\"" + *text + "\"",
+               "a layout such as \"Et*3|(tt|)*2tL\", without multi-token prediction (m)");
+    return;
+  }
+  l.listed_layers = layout->decoder_layers;
+  const std::int64_t stages = std::ssize(l.listed_layers);
+  if (!in.has("virtual_pipeline_model_parallel_size") && stages % l.pipeline == 0) {
+    l.virtual_pipeline = stages / l.pipeline;
+  }
+}
+
 void read_parallel(JsonReader& in, ParallelLayout& l) {
   l.cards = in.integer("world_size", kDegree);
   read_size(in, "tensor_model_parallel_size", kDegree, l.tensor);
   read_switch(in, "sequence_parallel", l.sequence_parallel);
   read_size(in, "context_parallel_size", kDegree, l.context);
   read_size(in, "pipeline_model_parallel_size", kDegree, l.pipeline);
+  read_size(in, "virtual_pipeline_model_parallel_size", kDegree, l.virtual_pipeline);
+  read_size(in, "microbatch_group_size_per_vp_stage", kDegree, l.microbatch_group);
   read_size(in, "expert_model_parallel_size", kDegree, l.expert);
   read_size(in, "expert_tensor_parallel_size", kDegree, l.expert_tensor);
   read_size(in, "decoder_first_pipeline_num_layers", kLayers, l.first_stage_layers);
   read_size(in, "decoder_last_pipeline_num_layers", kLayers, l.last_stage_layers);
+  read_switch(in, "account_for_embedding_in_pipeline_split", l.account_for_embedding);
+  read_switch(in, "account_for_loss_in_pipeline_split", l.account_for_loss);
+  read_pipeline_layout(in, l);
 }
 
 void read_batch(JsonReader& in, Batch& b) {
   b.micro_batch_size = in.integer("micro_batch_size", kPositive);
   b.global_batch_size = in.integer("global_batch_size", kPositive);
   b.seq_length = in.integer("seq_length", kPositive);
+}
+
+// The array of recompute_modules; without it Megatron takes core_attn.
+SelectiveRecompute read_recompute_modules(JsonReader& in) {
+  SelectiveRecompute out;
+  if (!in.has("recompute_modules")) {
+    out.core_attn = true;
+    return out;
+  }
+  std::string allowed = "an array of";
+  for (const auto& [module, name] : kRecomputeModules) allowed += " " + name;
+  const nlohmann::json& modules = in.raw("recompute_modules");
+  if (!modules.is_array()) {
+    in.violate("recompute_modules", modules.dump(), allowed);
+    return out;
+  }
+  for (const nlohmann::json& item : modules) {
+    const auto known = std::ranges::find_if(
+        kRecomputeModules, [&](const auto& module) { return item == module.second; });
+    if (known == kRecomputeModules.end()) {
+      in.violate("recompute_modules", item.dump(), allowed);
+    } else {
+      out.*known->first = true;
+    }
+  }
+  return out;
+}
+
+// Full recomputation needs method and number of layers, selective recomputation takes modules.
+void read_recompute(JsonReader& in, TrainingOptions& o) {
+  constexpr const char* kGranularity = "recompute_granularity";
+  const std::string granularity = in.has(kGranularity)
+                                      ? in.choice(kGranularity, {"full", "selective"})
+                                      : in.optional_string(kGranularity).value_or("");
+  const auto only_beside = [&](std::string_view key, const std::string& owner) {
+    const nlohmann::json& value = in.raw(key);
+    if (in.has(key)) in.violate(key, value.dump(), "recompute_granularity " + owner + " beside it");
+  };
+  if (granularity == "full") {
+    FullRecompute& full = o.full_recompute.emplace();
+    const std::string method = in.choice("recompute_method", {"uniform", "block"});
+    full.method = method == "block" ? RecomputeMethod::kBlock : RecomputeMethod::kUniform;
+    full.num_layers = in.integer("recompute_num_layers", kPositive);
+  } else {
+    only_beside("recompute_method", "full");
+    only_beside("recompute_num_layers", "full");
+  }
+  if (granularity == "selective") {
+    o.recompute = read_recompute_modules(in);
+  } else {
+    only_beside("recompute_modules", "selective");
+  }
+}
+
+void read_offload(JsonReader& in, FineGrainedOffload& offload) {
+  std::string allowed = "an array of";
+  for (const OffloadModule module : kOffloadModules) allowed += std::string(" ") + name_of(module);
+  const nlohmann::json& modules = in.raw("offload_modules");
+  if (!modules.is_null() && !modules.is_array()) {
+    in.violate("offload_modules", modules.dump(), allowed);
+  }
+  for (const nlohmann::json& item : modules.is_array() ? modules : nlohmann::json::array()) {
+    const auto known = std::ranges::find_if(
+        kOffloadModules, [&](OffloadModule module) { return item == name_of(module); });
+    if (known == std::end(kOffloadModules)) {
+      in.violate("offload_modules", item.dump(), allowed);
+    } else {
+      offload.modules.push_back(*known);
+    }
+  }
+  read_size(in, "min_offloaded_tensor_size", kSize, offload.min_tensor_elements);
+  offload.fraction =
+      in.optional_number("activation_offload_fraction", {0, 1}).value_or(offload.fraction);
 }
 
 void read_options(JsonReader& in, TrainingOptions& o) {
@@ -100,6 +208,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "gradient_accumulation_fusion", o.gradient_accumulation_fusion);
   read_switch(in, "overlap_grad_reduce", o.overlap_grad_reduce);
   read_switch(in, "overlap_param_gather", o.overlap_param_gather);
+  read_switch(in, "overlap_p2p_comm", o.overlap_p2p_comm);
   o.ddp_bucket_size = in.optional_integer("ddp_bucket_size", kPositive);
   read_switch(in, "check_for_nan_in_loss_and_grad", o.check_for_nan_in_loss_and_grad);
   read_choice(in, "cross_entropy", kCrossEntropies, o.cross_entropy);
@@ -109,6 +218,9 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "apply_rope_fusion", o.apply_rope_fusion);
   read_switch(in, "create_attention_mask_in_dataloader", o.create_attention_mask_in_dataloader);
   o.hidden_dropout = in.optional_number("hidden_dropout", {0, 1}).value_or(o.hidden_dropout);
+  read_recompute(in, o);
+  read_offload(in, o.offload);
+  read_choice(in, "moe_token_dispatcher_type", kDispatchers, o.moe_dispatcher);
   read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
   read_switch(in, "moe_router_fusion", o.moe_router_fusion);
   read_switch(in, "moe_router_fp32", o.moe_router_fp32);
@@ -127,15 +239,27 @@ std::string section_of(const std::string& key) {
                                                   "sequence_parallel",
                                                   "context_parallel_size",
                                                   "pipeline_model_parallel_size",
+                                                  "virtual_pipeline_model_parallel_size",
+                                                  "microbatch_group_size_per_vp_stage",
+                                                  "pipeline_model_parallel_layout",
+                                                  "account_for_embedding_in_pipeline_split",
+                                                  "account_for_loss_in_pipeline_split",
                                                   "expert_model_parallel_size",
                                                   "expert_tensor_parallel_size",
                                                   "decoder_first_pipeline_num_layers",
                                                   "decoder_last_pipeline_num_layers"};
   static const std::set<std::string> kBatch = {"micro_batch_size", "global_batch_size",
                                                "seq_length"};
-  static const std::set<std::string> kOptions = {
-      "moe_pad_expert_input_to_capacity", "moe_expert_capacity_factor", "overlap_param_gather",
-      "moe_shared_expert_overlap"};
+  static const std::set<std::string> kOptions = {"moe_pad_expert_input_to_capacity",
+                                                 "moe_expert_capacity_factor",
+                                                 "overlap_param_gather",
+                                                 "overlap_p2p_comm",
+                                                 "moe_shared_expert_overlap",
+                                                 "recompute_modules",
+                                                 "offload_modules",
+                                                 "activation_offload_fraction",
+                                                 "attention_backend",
+                                                 "recompute_num_layers"};
   if (kParallel.contains(key)) return "/parallel/";
   if (kBatch.contains(key)) return "/batch/";
   return kOptions.contains(key) ? "/options/" : "/model/";
@@ -148,11 +272,41 @@ nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
   j["sequence_parallel"] = l.sequence_parallel;
   j["context_parallel_size"] = l.context;
   j["pipeline_model_parallel_size"] = l.pipeline;
+  j["virtual_pipeline_model_parallel_size"] = l.virtual_pipeline;
+  if (l.microbatch_group > 0) j["microbatch_group_size_per_vp_stage"] = l.microbatch_group;
   j["expert_model_parallel_size"] = l.expert;
   j["expert_tensor_parallel_size"] = l.expert_tensor;
   j["decoder_first_pipeline_num_layers"] = l.first_stage_layers;
   j["decoder_last_pipeline_num_layers"] = l.last_stage_layers;
+  j["account_for_embedding_in_pipeline_split"] = l.account_for_embedding;
+  j["account_for_loss_in_pipeline_split"] = l.account_for_loss;
+  if (!l.listed_layers.empty()) {
+    j["pipeline_model_parallel_layout"] = pipeline_layout_text(l.listed_layers);
+  }
   return j;
+}
+
+void write_recompute(const TrainingOptions& o, nlohmann::ordered_json& j) {
+  if (o.full_recompute) {
+    j["recompute_granularity"] = "full";
+    j["recompute_method"] =
+        o.full_recompute->method == RecomputeMethod::kBlock ? "block" : "uniform";
+    j["recompute_num_layers"] = o.full_recompute->num_layers;
+  }
+  if (o.recompute == SelectiveRecompute{}) return;
+  j["recompute_granularity"] = "selective";
+  for (const auto& [module, name] : kRecomputeModules) {
+    if (o.recompute.*module) j["recompute_modules"].push_back(name);
+  }
+}
+
+void write_offload(const FineGrainedOffload& offload, nlohmann::ordered_json& j) {
+  if (offload.modules.empty()) return;
+  for (const OffloadModule module : offload.modules) {
+    j["offload_modules"].push_back(name_of(module));
+  }
+  j["min_offloaded_tensor_size"] = offload.min_tensor_elements;
+  j["activation_offload_fraction"] = offload.fraction;
 }
 
 nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
@@ -165,6 +319,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["gradient_accumulation_fusion"] = o.gradient_accumulation_fusion;
   j["overlap_grad_reduce"] = o.overlap_grad_reduce;
   j["overlap_param_gather"] = o.overlap_param_gather;
+  j["overlap_p2p_comm"] = o.overlap_p2p_comm;
   if (o.ddp_bucket_size) j["ddp_bucket_size"] = *o.ddp_bucket_size;
   j["check_for_nan_in_loss_and_grad"] = o.check_for_nan_in_loss_and_grad;
   j["cross_entropy"] = name_of(kCrossEntropies, o.cross_entropy);
@@ -174,6 +329,9 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["apply_rope_fusion"] = o.apply_rope_fusion;
   j["create_attention_mask_in_dataloader"] = o.create_attention_mask_in_dataloader;
   j["hidden_dropout"] = o.hidden_dropout;
+  write_recompute(o, j);
+  write_offload(o.offload, j);
+  j["moe_token_dispatcher_type"] = name_of(kDispatchers, o.moe_dispatcher);
   j["moe_permute_fusion"] = o.moe_permute_fusion;
   j["moe_router_fusion"] = o.moe_router_fusion;
   j["moe_router_fp32"] = o.moe_router_fp32;

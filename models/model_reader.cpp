@@ -95,9 +95,18 @@ void read_model(JsonReader& in, ModelSpec& m) {
   read_size(in, "ffn_hidden_size", kSize, m.ffn_hidden_size);
   bool swiglu = true;
   read_switch(in, "swiglu", swiglu);
-  m.activation = swiglu ? Activation::kSwiglu : Activation::kGelu;
+  bool squared_relu = false;
+  read_switch(in, "squared_relu", squared_relu);
+  if (squared_relu && swiglu) {
+    in.violate("squared_relu", "true", "swiglu false beside it");
+  }
+  m.activation = swiglu         ? Activation::kSwiglu
+                 : squared_relu ? Activation::kSquaredRelu
+                                : Activation::kGelu;
   read_choice(in, "normalization", kNormalizations, m.normalization);
   read_choice(in, "position_embedding_type", kPositions, m.position_embedding);
+  m.rotary_percent = in.optional_number("rotary_percent", {0, 1}).value_or(m.rotary_percent);
+  read_size(in, "mtp_num_layers", {0, 16}, m.mtp_num_layers);
   read_switch(in, "add_bias_linear", m.add_bias_linear);
   read_switch(in, "untie_embeddings_and_output_weights", m.untie_embeddings_and_output_weights);
   read_size(in, "max_position_embeddings", kSize, m.max_position_embeddings);
@@ -135,8 +144,11 @@ nlohmann::ordered_json to_json(const ModelSpec& m) {
     j["moe_layer_freq"] = compact_pattern(m.moe_layer);
   }
   j["swiglu"] = m.gated();
+  j["squared_relu"] = m.activation == Activation::kSquaredRelu;
   j["normalization"] = name_of(kNormalizations, m.normalization);
   j["position_embedding_type"] = name_of(kPositions, m.position_embedding);
+  j["rotary_percent"] = m.rotary_percent;
+  j["mtp_num_layers"] = m.mtp_num_layers;
   j["add_bias_linear"] = m.add_bias_linear;
   j["untie_embeddings_and_output_weights"] = m.untie_embeddings_and_output_weights;
   j["max_position_embeddings"] = m.max_position_embeddings;

@@ -103,6 +103,15 @@ std::optional<PipelineLayout> parse_pipeline_layout(std::string_view text) {
   return layout;
 }
 
+std::string pipeline_layout_text(const std::vector<std::int64_t>& decoder_layers) {
+  std::string text = "E";
+  for (std::size_t i = 0; i < decoder_layers.size(); ++i) {
+    if (i > 0) text += "|";
+    if (decoder_layers[i] > 0) text += "t*" + std::to_string(decoder_layers[i]);
+  }
+  return text + "L";
+}
+
 namespace {
 
 using Refuse = std::function<void(const std::string& key, const std::string& found,

@@ -77,6 +77,8 @@ struct PipelineLayout {
   std::vector<std::int64_t> mtp_layers;      // [virtual stage]
 };
 std::optional<PipelineLayout> parse_pipeline_layout(std::string_view text);
+// The same without multi-token prediction, runs as t*n: "Et*3|t*2L".
+std::string pipeline_layout_text(const std::vector<std::int64_t>& decoder_layers);
 
 struct Batch {
   std::int64_t micro_batch_size = 1;

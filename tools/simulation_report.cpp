@@ -251,6 +251,11 @@ std::string simulation_text(const JobInput& input, const Simulation& simulation)
                     " tokens/s a card, " + fixed_text(iteration.tflops_per_card, 1) +
                     " TFLOP/s a card, MFU " + share_text(iteration.mfu, 1) + ", pipeline bubble " +
                     share_text(iteration.bubble_fraction, 1) + ".\n";
+  Bytes host;
+  for (const StageResult& s : simulation.result.stages) host = std::max(host, s.host_memory);
+  if (host > Bytes(0)) {
+    out += "Offloading needs up to " + gib_text(host) + " of pinned host memory for a card.\n";
+  }
   out += "\nWhat each stage holds on a card, and when that peaks:\n\n" +
          stages_table(input.job, simulation);
   out += "\nWhere the time goes (streams overlap, so shares may add up to more than all):\n\n" +

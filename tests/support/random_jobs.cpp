@@ -55,7 +55,7 @@ ModelSpec random_model(Rng& rng, const ParallelLayout& layout, bool with_experts
   return m;
 }
 
-TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
+TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages) {
   TrainingOptions o;
   o.optimizer.distributed = rng.coin();
   o.optimizer.main_grad_bytes = rng.pick<std::int64_t>({2, 4});
@@ -72,22 +72,23 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
   o.apply_rope_fusion = rng.coin();
   o.create_attention_mask_in_dataloader = rng.coin();
   o.hidden_dropout = rng.pick({0.0, 0.1});
-  o.overlap_p2p_comm = rng.coin();
+  o.overlap_p2p_comm = rng.coin() || two_stages;
   if (rng.below(4) == 0) {
     o.full_recompute = FullRecompute{rng.pick({RecomputeMethod::kUniform, RecomputeMethod::kBlock}),
                                      rng.between(1, 3)};
   } else if (rng.below(3) == 0) {
     SelectiveRecompute& r = o.recompute;
     r = {rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin()};
+    r.mla_up_proj &= model.attention.kind == AttentionKind::kMultiLatent;
+    r.moe &= model.moe.has_value();
+    r.moe_act &= model.moe.has_value();
+    r.shared_experts &= model.moe && model.moe->shared_ffn_hidden_size > 0;
   }
   const bool recomputes = o.full_recompute || o.recompute != SelectiveRecompute{};
   if (!recomputes && rng.coin()) {
     o.offload.min_tensor_elements = rng.pick<std::int64_t>({1, 256, 4096});
     o.offload.fraction = rng.pick({1.0, 0.6});
-    for (const OffloadModule module :
-         {OffloadModule::kAttnNorm, OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
-          OffloadModule::kAttnProj, OffloadModule::kMlpNorm, OffloadModule::kExpertFc1,
-          OffloadModule::kMoeAct}) {
+    for (const OffloadModule module : kOffloadModules) {
       const bool alone = module == OffloadModule::kAttnProj &&
                          !o.offload.offloads(OffloadModule::kCoreAttn);
       if (!alone && rng.coin()) o.offload.modules.push_back(module);
@@ -101,7 +102,8 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model) {
     o.moe_expert_capacity_factor = rng.pick({1.0, 1.3});
     o.moe_pad_expert_input_to_capacity = true;
   }
-  o.moe_shared_expert_overlap = model.moe->shared_ffn_hidden_size > 0 && rng.coin();
+  o.moe_shared_expert_overlap =
+      model.moe->shared_ffn_hidden_size > 0 && !o.recompute.shared_experts && rng.coin();
   if (rng.below(3) == 0) o.quantize_comm_bits = 8;
   if (rng.below(4) == 0 && !o.moe_shared_expert_overlap) {
     o.moe_dispatcher = MoeDispatcher::kHybridEp;
@@ -141,7 +143,13 @@ Job random_job(std::uint64_t seed) {
     job.model.moe_layer.resize(static_cast<std::size_t>(job.model.num_layers), with_experts);
     l.microbatch_group = l.pipeline + rng.between(0, 2);
   }
-  job.options = random_options(rng, job.model);
+  if (l.pipeline > 1 && l.first_stage_layers == 0 && rng.below(3) == 0) {
+    l.listed_layers.assign(static_cast<std::size_t>(l.virtual_stages()), 1);
+    for (std::int64_t i = l.virtual_stages(); i < job.model.num_layers; ++i) {
+      ++l.listed_layers[static_cast<std::size_t>(rng.below(l.virtual_stages()))];
+    }
+  }
+  job.options = random_options(rng, job.model, l.pipeline == 2);
   if (l.context > 1 && job.options.attention_backend == AttentionBackend::kUnfused) {
     job.options.attention_backend = AttentionBackend::kFused;
   }

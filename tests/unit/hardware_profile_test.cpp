@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,6 +74,40 @@ TEST(HardwareProfile, ShipsCardsWithSourcesForEveryNumber) {
             (2 * 4096 + 8 * 16) / 1024.);
 }
 
+TEST(HardwareProfile, NvidiaWorkspacesFollowTheArchitecture) {
+  struct Card {
+    const char* architecture;
+    double te_mib;
+    double torch_mib;
+  };
+  // Transformer Engine asks for compute capability 9 and above, PyTorch for 9.0 alone.
+  constexpr double kTorchDefault = (2 * 4096 + 8 * 16) / 1024.;
+  const std::map<std::string, Card> cards = {{"a100", {"sm80", 4, kTorchDefault}},
+                                             {"b200", {"sm100", 32, kTorchDefault}},
+                                             {"gb200", {"sm100", 32, kTorchDefault}},
+                                             {"h100", {"sm90", 32, 8 * 4096 / 1024.}},
+                                             {"h20", {"sm90", 32, 8 * 4096 / 1024.}}};
+  for (const auto& [name, card] : cards) {
+    const HardwareProfile profile = load_hardware_profile(name);
+    EXPECT_EQ(profile.name, name);
+    EXPECT_EQ(profile.architecture, card.architecture) << name;
+    const AllocatorConstants& constants = profile.allocator_for(std::nullopt);
+    EXPECT_EQ(constants.te_base_workspace_mib.value, card.te_mib) << name;
+    EXPECT_EQ(constants.te_grouped_workspace_mib.value, card.te_mib) << name;
+    EXPECT_EQ(constants.torch_workspace_mib.value, card.torch_mib) << name;
+  }
+}
+
+TEST(HardwareProfile, CapacitiesAreWhatIsLeftOfTheDriversTotal) {
+  // nvidia-smi's total in MiB; the runtime reports less, by its own share.
+  for (const auto& [name, total_mib] :
+       {std::pair{"a100", 81'920}, {"gb200", 189'471}, {"h100", 81'559}}) {
+    const Bytes capacity = load_hardware_profile(name).capacity();
+    EXPECT_LT(capacity, total_mib * kMiB) << name;
+    EXPECT_GT(capacity, (total_mib - 1024) * kMiB) << name;
+  }
+}
+
 TEST(HardwareProfile, AllocatorConstantsFollowTheSoftwareStack) {
   const HardwareProfile profile = load_hardware_profile("bw1000");
   EXPECT_FALSE(profile.allocator_for(Version{26, 4}).moe_stage_unexplained_mib.has_value());
@@ -85,7 +121,8 @@ TEST(HardwareProfilePath, UnknownNameListsTheKnownOnes) {
     hardware_profile_path("bw2000");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""), HasSubstr("b200 bw1000 bw1100 h20")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""),
+                                    HasSubstr("a100 b200 bw1000 bw1100 gb200 h100 h20")));
   }
 }
 

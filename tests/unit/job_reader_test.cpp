@@ -116,6 +116,144 @@ TEST(JobReader, RoundTripIsExact) {
   EXPECT_EQ(*back.versions.dtk, *job.versions.dtk);
 }
 
+TEST(JobReader, ReadsVirtualStagesAndTheirLayout) {
+  nlohmann::json json = small_job();
+  json["parallel"].update({{"pipeline_model_parallel_size", 2},
+                           {"virtual_pipeline_model_parallel_size", 2},
+                           {"microbatch_group_size_per_vp_stage", 4}});
+  json["options"]["overlap_p2p_comm"] = true;
+  Job job = job_from_json(json, "");
+  EXPECT_EQ(job.layout.virtual_pipeline, 2);
+  EXPECT_EQ(job.layout.microbatches_in_a_row(), 4);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  // Megatron takes the number of virtual stages from a layout.
+  json["parallel"].erase("virtual_pipeline_model_parallel_size");
+  json["parallel"]["pipeline_model_parallel_layout"] = "E|(tt|)*2L";
+  job = job_from_json(json, "");
+  EXPECT_EQ(job.layout.virtual_pipeline, 2);
+  EXPECT_THAT(job.layout.listed_layers, ElementsAre(0, 2, 2, 0));
+  EXPECT_EQ(to_json(job)["parallel"]["pipeline_model_parallel_layout"], "E|t*2|t*2|L");
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  // Six places for four layers, the embedding and the loss.
+  json["parallel"].erase("pipeline_model_parallel_layout");
+  json["parallel"].update({{"account_for_embedding_in_pipeline_split", true},
+                           {"account_for_loss_in_pipeline_split", true}});
+  json["options"]["overlap_p2p_comm"] = false;
+  job = job_from_json(json, "");
+  EXPECT_TRUE(job.layout.account_for_embedding);
+  EXPECT_TRUE(job.layout.account_for_loss);
+  EXPECT_FALSE(job.options.overlap_p2p_comm);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+}
+
+TEST(JobReader, RefusesVirtualStagesThatCannotBe) {
+  nlohmann::json json = small_job();
+  json["parallel"]["virtual_pipeline_model_parallel_size"] = 2;
+  json["options"]["moe_pad_expert_input_to_capacity"] = true;
+  EXPECT_THAT(error_of(json),
+              AllOf(HasSubstr("/parallel/virtual_pipeline_model_parallel_size: 2, expected 1 "
+                              "without pipeline stages"),
+                    HasSubstr("/options/moe_pad_expert_input_to_capacity")));
+  json["options"].erase("moe_pad_expert_input_to_capacity");
+  json["parallel"]["pipeline_model_parallel_size"] = 2;
+  json["options"]["overlap_p2p_comm"] = false;
+  json["parallel"]["microbatch_group_size_per_vp_stage"] = 1;
+  EXPECT_THAT(error_of(json),
+              AllOf(HasSubstr("/options/overlap_p2p_comm: false"),
+                    HasSubstr("/parallel/microbatch_group_size_per_vp_stage: 1, expected from")));
+  for (const char* layout : {"Etttm|tL", "Ett|tt", "Ettx|ttL", ""}) {
+    json["parallel"]["pipeline_model_parallel_layout"] = layout;
+    EXPECT_THAT(error_of(json), HasSubstr("/parallel/pipeline_model_parallel_layout: \"" +
+                                          std::string(layout) + "\", expected a layout"));
+  }
+  json["parallel"]["pipeline_model_parallel_layout"] = "Et|t|ttL";
+  EXPECT_THAT(error_of(json), HasSubstr("/parallel/pipeline_model_parallel_layout: 3 stages"));
+}
+
+TEST(JobReader, ReadsRecomputation) {
+  nlohmann::json json = small_job();
+  json["options"] = {{"recompute_granularity", "full"},
+                     {"recompute_method", "block"},
+                     {"recompute_num_layers", 3}};
+  Job job = job_from_json(json, "");
+  ASSERT_TRUE(job.options.full_recompute.has_value());
+  EXPECT_EQ(job.options.full_recompute->method, RecomputeMethod::kBlock);
+  EXPECT_EQ(job.options.full_recompute->num_layers, 3);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  json["options"] = {{"recompute_granularity", "selective"}};
+  SelectiveRecompute expected;
+  expected.core_attn = true;
+  EXPECT_EQ(job_from_json(json, "").options.recompute, expected) << "as Megatron's default";
+  json["options"]["recompute_modules"] = nlohmann::json::array();
+  job = job_from_json(json, "");
+  EXPECT_EQ(job.options.recompute, SelectiveRecompute{});
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+  json["options"]["recompute_modules"] = {"core_attn", "layernorm", "mlp", "moe", "moe_act"};
+  job = job_from_json(json, "");
+  expected = {true, false, true, true, true, true, false};
+  EXPECT_EQ(job.options.recompute, expected);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+}
+
+TEST(JobReader, RefusesRecomputationThatMegatronRefuses) {
+  nlohmann::json json = small_job();
+  const auto error = [&](nlohmann::json options) {
+    json["options"] = std::move(options);
+    return error_of(json);
+  };
+  EXPECT_THAT(error({{"recompute_granularity", "full"}, {"recompute_modules", {"mlp"}}}),
+              AllOf(HasSubstr("/options/recompute_method: missing"),
+                    HasSubstr("/options/recompute_num_layers: missing"),
+                    HasSubstr("/options/recompute_modules: [\"mlp\"], expected "
+                              "recompute_granularity selective beside it")));
+  EXPECT_THAT(error({{"recompute_method", "uniform"},
+                     {"recompute_num_layers", 0},
+                     {"recompute_modules", {"mlp"}}}),
+              AllOf(HasSubstr("/options/recompute_method"),
+                    HasSubstr("/options/recompute_num_layers: 0, expected recompute_granularity "
+                              "full beside it"),
+                    HasSubstr("/options/recompute_modules")));
+  EXPECT_THAT(error({{"recompute_granularity", "layers"}}),
+              HasSubstr("/options/recompute_granularity: \"layers\", expected"));
+  EXPECT_THAT(
+      error({{"recompute_granularity", "selective"}, {"recompute_modules", {"mlp", "moa"}}}),
+      HasSubstr("/options/recompute_modules: \"moa\", expected an array of core_attn "));
+  EXPECT_THAT(error({{"recompute_granularity", "selective"}, {"recompute_modules", "mlp"}}),
+              HasSubstr("/options/recompute_modules: \"mlp\", expected an array of core_attn "));
+
+  // All of them at once: grouped attention, no shared expert.
+  EXPECT_THAT(error({{"recompute_granularity", "selective"},
+                     {"recompute_modules", {"mla_up_proj", "shared_experts"}},
+                     {"moe_shared_expert_overlap", true}}),
+              AllOf(HasSubstr("/options/recompute_modules: mla_up_proj, expected no such module"),
+                    HasSubstr("shared_experts, expected moe_shared_expert_overlap off"),
+                    HasSubstr("shared_experts, expected moe_shared_expert_intermediate_size")));
+  json["model"].erase("num_experts");
+  json["model"].erase("moe_router_topk");
+  json["model"].erase("moe_ffn_hidden_size");
+  json["model"].erase("moe_layer_freq");
+  json["parallel"].erase("expert_model_parallel_size");
+  for (const char* module : {"moe", "moe_act"}) {
+    EXPECT_THAT(error({{"recompute_granularity", "selective"}, {"recompute_modules", {module}}}),
+                HasSubstr(std::string("/options/recompute_modules: ") + module +
+                          ", expected no such module without experts"));
+  }
+
+  Job job = job_from_json(small_job(), "");
+  job.options.full_recompute = FullRecompute{RecomputeMethod::kUniform, 0};
+  job.options.recompute.mlp = true;
+  try {
+    validate(job, "/");
+    FAIL();
+  } catch (const InputError& refused) {
+    EXPECT_THAT(refused.what(), AllOf(HasSubstr("/recompute_num_layers: 0"),
+                                      HasSubstr("/recompute_modules: given")));
+  }
+}
+
 TEST(JobReader, RoundTripOfMultiLatentAttention) {
   nlohmann::json json = small_job();
   json["model"].erase("kv_channels");

@@ -138,5 +138,12 @@ TEST(ValidateLayout, ADegreeBelowOneIsReportedAlone) {
             "f: /tensor_model_parallel_size: 0, expected an integer >= 1\n");
 }
 
+TEST(PipelineLayout, TextIsWhatWasParsed) {
+  for (const std::vector<std::int64_t>& layers :
+       {std::vector<std::int64_t>{4}, {3, 2, 0, 1}, {0, 12, 0}}) {
+    EXPECT_EQ(parse_pipeline_layout(pipeline_layout_text(layers))->decoder_layers, layers);
+  }
+}
+
 }  // namespace
 }  // namespace tidemark

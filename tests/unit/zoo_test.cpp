@@ -53,6 +53,12 @@ std::int64_t latent(std::int64_t h, std::int64_t heads) {
   return query + key_value + heads * 128 * h;
 }
 
+// The same with queries projected directly.
+std::int64_t latent_without_query_rank(std::int64_t h, std::int64_t heads) {
+  const std::int64_t key_value = h * (512 + 64) + 512 + 512 * heads * (128 + 128);
+  return h * heads * (128 + 64) + key_value + heads * 128 * h;
+}
+
 std::map<std::string, Architecture> architectures() {
   const auto deepseek = [](std::int64_t layers) {
     return Architecture{layers, 3, 7168, latent(7168, 128), 18432, 256, 8, 2048, 2048, 129280};
@@ -64,15 +70,17 @@ std::map<std::string, Architecture> architectures() {
       {"kimi-k2", {61, 1, 7168, latent(7168, 64), 18432, 384, 8, 2048, 2048, 163840}},
       {"llama-2-70b", {80, 80, 8192, grouped(8192, 64, 8, false), 28672, 0, 0, 0, 0, 32000}},
       {"mixtral-8x22b", {56, 0, 6144, grouped(6144, 48, 8, false), 0, 8, 2, 16384, 0, 32000}},
+      {"moonlight-16b-a3b",
+       {27, 1, 2048, latent_without_query_rank(2048, 16), 11264, 64, 6, 1408, 2816, 163840}},
       {"qwen3-235b-a22b", {94, 0, 4096, grouped(4096, 64, 4, true), 0, 128, 8, 1536, 0, 151936}},
       {"qwen3-30b-a3b", {48, 0, 2048, grouped(2048, 32, 4, true), 0, 128, 8, 768, 0, 151936}},
   };
 }
 
 TEST(Zoo, HoldsTheseModels) {
-  EXPECT_THAT(zoo_models(),
-              ElementsAre("deepseek-v3", "deepseek-v3-19l", "deepseek-v3-93l", "kimi-k2",
-                          "llama-2-70b", "mixtral-8x22b", "qwen3-235b-a22b", "qwen3-30b-a3b"));
+  EXPECT_THAT(zoo_models(), ElementsAre("deepseek-v3", "deepseek-v3-19l", "deepseek-v3-93l",
+                                        "kimi-k2", "llama-2-70b", "mixtral-8x22b",
+                                        "moonlight-16b-a3b", "qwen3-235b-a22b", "qwen3-30b-a3b"));
 }
 
 TEST(Zoo, ParametersFollowFromTheArchitecture) {
@@ -109,10 +117,22 @@ TEST(Zoo, FiguresInFullAreTheseAndExpertBiasesExplainTheRest) {
   EXPECT_EQ(published("deepseek-v3").not_modelled, 58 * 256);
   EXPECT_EQ(published("kimi-k2").total, 1'026'408'235'864);
   EXPECT_EQ(published("kimi-k2").not_modelled, 60 * 384 + 61 * 56);
+  EXPECT_EQ(published("moonlight-16b-a3b").total, 15'960'111'936);
+  EXPECT_EQ(published("moonlight-16b-a3b").not_modelled, 26 * 64 + 27 * 64);
   for (const char* name : {"llama-2-70b", "mixtral-8x22b", "qwen3-235b-a22b", "qwen3-30b-a3b"}) {
     EXPECT_EQ(published(name).not_modelled, 0) << name;
     EXPECT_EQ(published(name).total_unit, 1) << name;
   }
+}
+
+// "Muon is Scalable for LLM Training" (arXiv:2502.16982): 15.29 billion and 2.24 billion activated,
+// both without the embeddings.
+TEST(Zoo, MoonlightHasThePapersParameters) {
+  const ModelParameters found =
+      model_parameters(read_model_file(zoo_file("moonlight-16b-a3b")).model);
+  const std::int64_t embeddings = 2 * 163'840 * std::int64_t{2048};
+  EXPECT_EQ((found.total - embeddings + 5'000'000) / 10'000'000, 1529);
+  EXPECT_EQ((found.activated - embeddings + 5'000'000) / 10'000'000, 224);
 }
 
 TEST(Zoo, SaysWhichModelsAreStandIns) {
