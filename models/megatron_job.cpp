@@ -72,8 +72,7 @@ MoeSpec read_moe(ArgumentReader& in, std::int64_t num_experts, std::int64_t ffn_
   moe.shared_ffn_hidden_size = in.integer_or("moe_shared_expert_intermediate_size", 0);
   moe.shared_expert_gate = in.boolean("moe_shared_expert_gate");
   // SequentialMLP hands all tokens to a card's only expert: what is kept is that of grouped GEMM.
-  if (!in.boolean("moe_grouped_gemm") &&
-      num_experts != in.degree("expert_model_parallel_size")) {
+  if (!in.boolean("moe_grouped_gemm") && num_experts != in.degree("expert_model_parallel_size")) {
     in.refuse("moe_grouped_gemm", "False",
               "True, or one expert a card (several one by one are not modelled)");
   }
@@ -208,7 +207,8 @@ void read_pipeline_layout(ArgumentReader& in, const ModelSpec& model, ParallelLa
   const std::string text = in.text(key, "");
   const std::optional<PipelineLayout> layout = parse_pipeline_layout(text);
   if (!layout) {
-    in.refuse(key, text, "E, t, m, L, | and repetitions, from E to L, such as \"Et*3|(tt|)*29m|L\"");
+    in.refuse(key, text,
+              "E, t, m, L, | and repetitions, from E to L, such as \"Et*3|(tt|)*29m|L\"");
     return;
   }
   const std::int64_t stages = std::ssize(layout->decoder_layers);
@@ -259,8 +259,8 @@ void read_virtual_stages(ArgumentReader& in, const ModelSpec& model, ParallelLay
                   "or decoder_last_pipeline_num_layers");
       }
       const std::int64_t each = in.degree(kLayersEach);
-      const std::int64_t layers = model.num_layers + (l.account_for_embedding ? 1 : 0) +
-                                  (l.account_for_loss ? 1 : 0);
+      const std::int64_t layers =
+          model.num_layers + (l.account_for_embedding ? 1 : 0) + (l.account_for_loss ? 1 : 0);
       if (layers % (l.pipeline * each) != 0) {
         in.refuse(way, std::to_string(each),
                   "a divisor of the layers of a stage: " + std::to_string(layers) + " over " +
@@ -432,12 +432,14 @@ void warn_of_approximations(ArgumentReader& in, Job& job) {
     warn("use_intra_ep is not in public sources: taken to change nothing");
   }
   if (in.boolean("tp_comm_overlap")) {
-    warn("tp_comm_overlap is not modelled: its buffers lie outside PyTorch's allocator, and "
-         "gathered inputs are taken from the allocator as without it");
+    warn(
+        "tp_comm_overlap is not modelled: its buffers lie outside PyTorch's allocator, and "
+        "gathered inputs are taken from the allocator as without it");
   }
   if (job.options.overlap_moe_expert_parallel_comm) {
-    warn("overlap_moe_expert_parallel_comm: its longer warm-up is modelled, that operators of a "
-         "forward and a backward alternate is not");
+    warn(
+        "overlap_moe_expert_parallel_comm: its longer warm-up is modelled, that operators of a "
+        "forward and a backward alternate is not");
   }
 }
 

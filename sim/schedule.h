@@ -9,8 +9,8 @@
 //
 // Interleaved 1F1B (forward_backward_pipelining_with_interleaving): a stage has v chunks and runs
 // groups of N microbatches of one chunk in a row, then of the next; 2 (p - r - 1) + (v - 1) N
-// warm-up forwards, one more to overlap experts' communication. Stages form a ring: the last sends chunk c's activations to chunk c + 1 of the
-// first.
+// warm-up forwards, one more to overlap experts' communication. Stages form a ring: the last sends
+// chunk c's activations to chunk c + 1 of the first.
 #pragma once
 
 #include <cstdint>

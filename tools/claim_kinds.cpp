@@ -373,8 +373,8 @@ ClaimCheck last_rank_memory(JsonReader& claim, const fs::path& root) {
         line.*field.measured_mib = to_mib(Bytes(bytes));
       }
       const Job job = c.run.job();
-      runs.push_back({c.run.name(),
-                      compare_with_log(measured, job, simulate_balanced(job).result).memory});
+      runs.push_back(
+          {c.run.name(), compare_with_log(measured, job, simulate_balanced(job).result).memory});
     }
     return memory_lines(runs, field, tolerance);
   };
@@ -388,8 +388,7 @@ ClaimCheck launch(JsonReader& claim, const fs::path& root) {
   };
   claim.object("tolerance", [](JsonReader& in) { in.integer("bytes", {0, 0}); });
   const auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
-    return Case{read_arguments_case(in, root),
-                in.choice("expected", {"fits", "read"}) == "fits"};
+    return Case{read_arguments_case(in, root), in.choice("expected", {"fits", "read"}) == "fits"};
   });
   return [=] {
     std::vector<ClaimLine> lines;

@@ -226,7 +226,8 @@ TEST(JobFromMegatron, RefusesEveryFeatureThatIsNotModelledAtOnce) {
                                                     {"cuda_graph_impl", "local"}}));
   for (const char* place :
        {"args.json: /fp8-format: hybrid", "/swap_attention: True",
-        "/kaimm_offload_activation_ratio: 0.5", "/optimizer: muon, expected adam", "/cuda_graph_impl: local, expected none"}) {
+        "/kaimm_offload_activation_ratio: 0.5", "/optimizer: muon, expected adam",
+        "/cuda_graph_impl: local, expected none"}) {
     EXPECT_THAT(error, HasSubstr(place));
   }
 }
@@ -271,8 +272,8 @@ TEST(JobFromMegatron, VirtualStagesAreAskedForInThreeWays) {
   EXPECT_EQ(read(none).layout.virtual_pipeline, 1);
   EXPECT_EQ(read(interleaved()).layout.virtual_pipeline, 2);
   // 8 layers / 2 stages / 1 layer.
-  EXPECT_EQ(read(with(none, {{"num_layers_per_virtual_pipeline_stage", 1}})).layout.virtual_pipeline,
-            4);
+  EXPECT_EQ(
+      read(with(none, {{"num_layers_per_virtual_pipeline_stage", 1}})).layout.virtual_pipeline, 4);
   // (7 layers + embedding) / 2 stages / 2 layers.
   const Job counted = read(with(none, {{"num_layers_per_virtual_pipeline_stage", 2},
                                        {"account_for_embedding_in_pipeline_split", true},
@@ -308,7 +309,8 @@ TEST(JobFromMegatron, RefusesLayoutsThatMissSomething) {
   nlohmann::json none = interleaved();
   none.erase("num_virtual_stages_per_pipeline_rank");
   const auto error = [&](const char* layout, std::int64_t mtp = 0) {
-    return error_of(with(none, {{"pipeline_model_parallel_layout", layout}, {"mtp_num_layers", mtp}}));
+    return error_of(
+        with(none, {{"pipeline_model_parallel_layout", layout}, {"mtp_num_layers", mtp}}));
   };
   EXPECT_THAT(error("t*4|t*4L"), HasSubstr("/pipeline_model_parallel_layout: t*4|t*4L"));  // no E
   EXPECT_THAT(error("Et*4|t*2|t*2L"), HasSubstr("3 stages, expected a multiple"));
@@ -321,9 +323,10 @@ TEST(JobFromMegatron, RefusesLayoutsThatMissSomething) {
 TEST(JobFromMegatron, RecomputationFollowsItsGranularity) {
   EXPECT_EQ(read(dense()).options.recompute, SelectiveRecompute{});
   EXPECT_TRUE(read(with(dense(), {{"recompute-activations", true}})).options.recompute.core_attn);
-  const TrainingOptions chosen = read(with(moe(), {{"recompute_granularity", "selective"},
-                                                   {"recompute_modules", {"moe_act", "layernorm"}}}))
-                                     .options;
+  const TrainingOptions chosen =
+      read(with(moe(), {{"recompute_granularity", "selective"},
+                        {"recompute_modules", {"moe_act", "layernorm"}}}))
+          .options;
   EXPECT_TRUE(chosen.recompute.moe_act && chosen.recompute.layernorm);
   EXPECT_FALSE(chosen.recompute.core_attn);
   const nlohmann::json full = with(dense(), {{"recompute_granularity", "full"},
@@ -366,8 +369,8 @@ TEST(JobFromMegatron, HybridEpIsTheFlexDispatcherThatIsModelled) {
 TEST(JobFromMegatron, OverlappedExpertsNeedVirtualStages) {
   const nlohmann::json overlap = {{"overlap_moe_expert_parallel_comm", true}};
   EXPECT_THAT(error_of(with(moe(), overlap)), HasSubstr("/overlap_moe_expert_parallel_comm: True"));
-  const Job job = read(with(with(moe(), interleaved()),
-                            {{"overlap_moe_expert_parallel_comm", true}}));
+  const Job job =
+      read(with(with(moe(), interleaved()), {{"overlap_moe_expert_parallel_comm", true}}));
   EXPECT_TRUE(job.options.overlap_moe_expert_parallel_comm);
   EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("longer warm-up")));
 }
@@ -380,8 +383,7 @@ TEST(JobFromMegatron, Fp8IsTakenAsBf16WhereThatIsMore) {
 }
 
 TEST(JobFromMegatron, OneExpertACardNeedsNoGroupedGemm) {
-  EXPECT_EQ(error_of(with(moe(), {{"moe_grouped_gemm", false},
-                                  {"expert_model_parallel_size", 8}})),
+  EXPECT_EQ(error_of(with(moe(), {{"moe_grouped_gemm", false}, {"expert_model_parallel_size", 8}})),
             "(no error)");
   EXPECT_THAT(error_of(with(moe(), {{"moe_grouped_gemm", false}})),
               HasSubstr("/moe_grouped_gemm: False"));
