@@ -432,9 +432,7 @@ void warn_of_approximations(ArgumentReader& in, Job& job) {
     warn("use_intra_ep is not in public sources: taken to change nothing");
   }
   if (in.boolean("tp_comm_overlap")) {
-    warn(
-        "tp_comm_overlap is not modelled: its buffers lie outside PyTorch's allocator, and "
-        "gathered inputs are taken from the allocator as without it");
+    warn("tp_comm_overlap is not modelled: memory and time as without it");
   }
   if (job.options.overlap_moe_expert_parallel_comm) {
     warn(

@@ -90,6 +90,16 @@ TEST(ResolveFlag, TurnsNegativeFlagsIntoTheirArgument) {
   EXPECT_FALSE(resolve_flag("--no-such-thing").known);
 }
 
+TEST(ResolveFlag, KnowsThoseOfKwaiAndBaGuaLu2) {
+  EXPECT_EQ(find_argument(resolve_flag("--kaimm-gc-interval").name)->kind,
+            ArgumentClass::kIrrelevant);
+  EXPECT_EQ(find_argument(resolve_flag("--kaimm-offload-activation-ratio").name)->kind,
+            ArgumentClass::kNotModelled);
+  // An alias, and a switch that turns off what is on by default.
+  EXPECT_EQ(resolve_flag("--per-batch-offload-size").name, "bgl2_per_batch_offload_size");
+  EXPECT_EQ(resolve_flag("--no-context-parallel-comm-overlap-gemm").switch_value, "False");
+}
+
 // --- scripts ---------------------------------------------------------------------------------
 
 TEST(ArgumentsFromScript, ReadsArraysVariablesAndTheCommand) {
