@@ -132,6 +132,7 @@ struct TrainingOptions {
   FineGrainedOffload offload;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
+  bool overlap_moe_expert_parallel_comm = false;  // modelled: one warm-up forward more
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;
   bool moe_router_fp32 = false;  // moe_router_dtype

@@ -296,6 +296,11 @@ class Shell {
     order_.push_back(name);
   }
 
+  // A variable of the environment.
+  void set(const std::string& name, const std::string& text) {
+    variables_[name].words = {{text, 0}};
+  }
+
   void append_text(const std::string& name, const Word& word, bool conditional) {
     Variable& v = variables_[name];
     if (v.words.empty()) v.words.push_back({"", word.line});
@@ -655,10 +660,14 @@ void read_flags(const std::vector<Word>& words, const std::string& file, Megatro
 
 }  // namespace
 
-MegatronArguments arguments_from_script(std::string_view text, const std::string& file) {
+MegatronArguments arguments_from_script(std::string_view text, const std::string& file,
+                                        std::optional<std::int64_t> cards) {
   MegatronArguments out;
   out.source = file;
   Shell shell(file);
+  for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"}) {
+    if (cards) shell.set(name, std::to_string(*cards));
+  }
   const std::vector<Word> words = launch_words(ScriptLexer(text).statements(), shell);
   read_flags(words, file, out);
   if (!shell.conditional_uses().empty()) {

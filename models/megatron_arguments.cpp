@@ -187,7 +187,8 @@ MegatronArguments arguments_from_log(const std::filesystem::path& path) {
   return dump_arguments(dump, path.string());
 }
 
-MegatronArguments read_megatron_arguments(const std::filesystem::path& path) {
+MegatronArguments read_megatron_arguments(const std::filesystem::path& path,
+                                          std::optional<std::int64_t> cards) {
   const std::uintmax_t size = checked_size(path, kLargestLog, kForms);
   if (first_character(path) == '{') return arguments_from_json(load_json(path), path.string());
   bool log = false;
@@ -200,7 +201,7 @@ MegatronArguments read_megatron_arguments(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     std::ostringstream text;
     text << in.rdbuf();
-    MegatronArguments script = arguments_from_script(text.str(), path.string());
+    MegatronArguments script = arguments_from_script(text.str(), path.string(), cards);
     if (!script.values.empty()) return script;
   }
   throw InputError(path.string(), "", "no Megatron-LM arguments", std::string(kForms));

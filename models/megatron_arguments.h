@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +27,10 @@ struct MegatronArguments {
   std::vector<std::string> warnings;
 };
 
-// Tells the form by the content.
+// Tells the form by the content. `cards`: the world size, for scripts that compute with it.
 // Throws: InputError when the file cannot be read, holds no arguments, or a flag lacks its value.
-MegatronArguments read_megatron_arguments(const std::filesystem::path& path);
+MegatronArguments read_megatron_arguments(const std::filesystem::path& path,
+                                          std::optional<std::int64_t> cards = std::nullopt);
 
 // One object, name -> value. Names may be flags (`--no-rope-fusion`: true or "").
 MegatronArguments arguments_from_json(const nlohmann::json& object, const std::string& file);

@@ -1,13 +1,14 @@
 #include "models/megatron_job.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <map>
+#include <numeric>
 #include <utility>
 
+#include "models/argument_reader.h"
 #include "models/input_error.h"
 #include "models/json_reader.h"
+#include "models/layer_pattern.h"
 #include "models/megatron_argument_table.h"
 
 namespace tidemark {
@@ -16,182 +17,6 @@ namespace {
 // Far above any job; they keep products of sizes within 64 bits.
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 31;
 constexpr std::int64_t kLargestDegree = std::int64_t{1} << 20;
-
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// Typed access to arguments by name; problems are collected.
-class ArgumentReader {
- public:
-  explicit ArgumentReader(const MegatronArguments& arguments) : arguments_(arguments) {}
-
-  // Python's None, and an empty value, count as not given.
-  bool given(const std::string& name) const {
-    const auto it = arguments_.values.find(name);
-    return it != arguments_.values.end() && it->second.text != "None" && !it->second.text.empty();
-  }
-
-  std::string text(const std::string& name, const std::string& otherwise) const {
-    return given(name) ? arguments_.values.at(name).text : otherwise;
-  }
-
-  std::optional<std::int64_t> integer(const std::string& name, std::int64_t low = 0,
-                                      std::int64_t high = kLargestSize) {
-    if (!given(name)) return std::nullopt;
-    const std::string& found = arguments_.values.at(name).text;
-    const auto value = parse_number<std::int64_t>(found);
-    if (value && *value >= low && *value <= high) return value;
-    refuse(name, found, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
-    return std::nullopt;
-  }
-
-  // A number of cards or layers, or a degree of parallelism.
-  std::int64_t degree(const std::string& name, std::int64_t otherwise = 1) {
-    return integer(name, 1, kLargestDegree).value_or(otherwise);
-  }
-
-  std::int64_t integer_or(const std::string& name, std::int64_t otherwise, std::int64_t low = 0) {
-    return integer(name, low).value_or(otherwise);
-  }
-
-  std::int64_t required(const std::string& name, std::int64_t high = kLargestSize) {
-    if (!given(name)) refuse(name, "missing", "an integer >= 1");
-    return integer(name, 1, high).value_or(0);
-  }
-
-  double number_or(const std::string& name, double otherwise) {
-    if (!given(name)) return otherwise;
-    const auto value = parse_number<double>(arguments_.values.at(name).text);
-    if (value) return *value;
-    refuse(name, arguments_.values.at(name).text, "a number");
-    return otherwise;
-  }
-
-  bool boolean(const std::string& name, bool otherwise = false) {
-    if (!given(name)) return otherwise;
-    const std::string& found = arguments_.values.at(name).text;
-    if (found == "True" || found == "true") return true;
-    if (found == "False" || found == "false") return false;
-    refuse(name, found, "True or False");
-    return otherwise;
-  }
-
-  template <class T>
-  T choice(const std::string& name, const std::map<std::string, T>& choices,
-           const std::string& otherwise) {
-    const auto it = choices.find(text(name, otherwise));
-    if (it != choices.end()) return it->second;
-    std::string allowed;
-    for (const auto& [key, value] : choices) allowed += (allowed.empty() ? "" : ", ") + key;
-    refuse(name, text(name, otherwise), allowed);
-    return T{};
-  }
-
-  void refuse(const std::string& name, const std::string& found, const std::string& allowed) {
-    violations_.push_back({arguments_.source, place(name), found, allowed});
-  }
-
-  std::string place(const std::string& name) const {
-    const auto it = arguments_.values.find(name);
-    if (it == arguments_.values.end()) return name;
-    const std::string& where = it->second.place;
-    return where.rfind('/', 0) == 0 ? where : name + " (" + where + ")";
-  }
-
-  const MegatronArguments& arguments() const { return arguments_; }
-  const std::vector<Violation>& violations() const { return violations_; }
-
- private:
-  const MegatronArguments& arguments_;
-  std::vector<Violation> violations_;
-};
-
-// [expr], (expr), sums and repetitions of lists of 0 and 1, as Megatron's _eval_pattern accepts.
-class PatternParser {
- public:
-  explicit PatternParser(std::string_view text) : text_(text) {}
-
-  std::optional<std::vector<bool>> parse() {
-    std::optional<std::vector<bool>> all = sum();
-    return peek() == '\0' ? all : std::nullopt;
-  }
-
- private:
-  static constexpr std::size_t kLongest = 100'000;
-  static constexpr int kDeepest = 100;
-
-  char peek() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-
-  bool accept(char c) {
-    if (peek() != c) return false;
-    ++at_;
-    return true;
-  }
-
-  std::optional<std::size_t> count() {
-    peek();
-    std::size_t value = 0;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error != std::errc{}) return std::nullopt;
-    at_ += static_cast<std::size_t>(end - begin);
-    return value;
-  }
-
-  std::optional<std::vector<bool>> sum() {
-    std::optional<std::vector<bool>> all = product();
-    while (all && accept('+')) {
-      const std::optional<std::vector<bool>> more = product();
-      if (!more || all->size() + more->size() > kLongest) return std::nullopt;
-      all->insert(all->end(), more->begin(), more->end());
-    }
-    return all;
-  }
-
-  std::optional<std::vector<bool>> product() {
-    std::optional<std::vector<bool>> part = atom();
-    while (part && accept('*')) {
-      const std::optional<std::size_t> times = count();
-      if (!times || *times > kLongest || part->size() * *times > kLongest) return std::nullopt;
-      std::vector<bool> repeated;
-      for (std::size_t i = 0; i < *times; ++i) {
-        repeated.insert(repeated.end(), part->begin(), part->end());
-      }
-      part = std::move(repeated);
-    }
-    return part;
-  }
-
-  std::optional<std::vector<bool>> atom() {
-    if (accept('(')) {
-      if (++depth_ > kDeepest) return std::nullopt;
-      std::optional<std::vector<bool>> inner = sum();
-      --depth_;
-      return accept(')') ? inner : std::nullopt;
-    }
-    if (!accept('[')) return std::nullopt;
-    std::vector<bool> items;
-    while (!accept(']')) {
-      if (!items.empty() && !accept(',')) return std::nullopt;
-      const std::optional<std::size_t> item = count();
-      if (!item || *item > 1) return std::nullopt;
-      items.push_back(*item == 1);
-    }
-    return items;
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-};
 
 void refuse_not_modelled(ArgumentReader& in, Job& job) {
   std::string unknown;
@@ -215,7 +40,8 @@ void refuse_not_modelled(ArgumentReader& in, Job& job) {
 AttentionSpec read_attention(ArgumentReader& in, std::int64_t hidden_size) {
   AttentionSpec a;
   a.num_heads = in.required("num_attention_heads");
-  a.qk_layernorm = in.boolean("qk_layernorm");
+  // Hygon's use_qk_norm: "Enable RMSNorm on Q, K before RoPE".
+  a.qk_layernorm = in.boolean("qk_layernorm") || in.boolean("use_qk_norm");
   a.num_query_groups = a.num_heads;
   if (in.boolean("multi_latent_attention")) {
     a.kind = AttentionKind::kMultiLatent;
@@ -245,10 +71,11 @@ MoeSpec read_moe(ArgumentReader& in, std::int64_t num_experts, std::int64_t ffn_
   moe.ffn_hidden_size = in.integer_or("moe_ffn_hidden_size", ffn_hidden_size);
   moe.shared_ffn_hidden_size = in.integer_or("moe_shared_expert_intermediate_size", 0);
   moe.shared_expert_gate = in.boolean("moe_shared_expert_gate");
-  if (!in.boolean("moe_grouped_gemm")) {
-    in.refuse("moe_grouped_gemm", "False", "True (experts one by one are not modelled)");
+  // SequentialMLP hands all tokens to a card's only expert: what is kept is that of grouped GEMM.
+  if (!in.boolean("moe_grouped_gemm") && num_experts != in.degree("expert_model_parallel_size")) {
+    in.refuse("moe_grouped_gemm", "False",
+              "True, or one expert a card (several one by one are not modelled)");
   }
-  in.choice<bool>("moe_token_dispatcher_type", {{"alltoall", true}}, "allgather");
   return moe;
 }
 
@@ -310,7 +137,12 @@ ModelSpec read_model(ArgumentReader& in, const MegatronContext& context) {
   ModelSpec m;
   m.num_layers = in.required("num_layers", kLargestDegree);
   m.hidden_size = in.required("hidden_size");
-  m.activation = in.boolean("swiglu") ? Activation::kSwiglu : Activation::kGelu;
+  m.activation = in.boolean("swiglu")         ? Activation::kSwiglu
+                 : in.boolean("squared_relu") ? Activation::kSquaredRelu
+                                              : Activation::kGelu;
+  if (m.gated() && in.boolean("squared_relu")) {
+    in.refuse("squared_relu", "True", "False beside swiglu");
+  }
   if (m.gated() && !in.boolean("bias_swiglu_fusion", true)) {
     in.refuse("bias_swiglu_fusion", "False", "True (the unfused SwiGLU is not modelled)");
   }
@@ -335,6 +167,11 @@ ModelSpec read_model(ArgumentReader& in, const MegatronContext& context) {
       {{"RMSNorm", Normalization::kRmsNorm}, {"LayerNorm", Normalization::kLayerNorm}},
       "LayerNorm");
   m.position_embedding = read_position_embedding(in);
+  m.rotary_percent = in.number_or("rotary_percent", 1);
+  if (m.rotary_percent <= 0 || m.rotary_percent > 1) {
+    in.refuse("rotary_percent", in.text("rotary_percent", ""), "a number from 0 (excluded) to 1");
+  }
+  m.mtp_num_layers = in.integer_or("mtp_num_layers", 0);
   m.add_bias_linear = in.boolean("add_bias_linear", true);
   m.untie_embeddings_and_output_weights = in.boolean("untie_embeddings_and_output_weights");
   m.max_position_embeddings = in.integer_or("max_position_embeddings", 0);
@@ -364,6 +201,83 @@ std::int64_t read_cards(ArgumentReader& in, const MegatronContext& context, Job&
   return cards.value_or(0);
 }
 
+// "Et*3|(tt|)*29m|L".
+void read_pipeline_layout(ArgumentReader& in, const ModelSpec& model, ParallelLayout& l) {
+  const std::string key = "pipeline_model_parallel_layout";
+  const std::string text = in.text(key, "");
+  const std::optional<PipelineLayout> layout = parse_pipeline_layout(text);
+  if (!layout) {
+    in.refuse(key, text,
+              "E, t, m, L, | and repetitions, from E to L, such as \"Et*3|(tt|)*29m|L\"");
+    return;
+  }
+  const std::int64_t stages = std::ssize(layout->decoder_layers);
+  if (stages % l.pipeline != 0) {
+    in.refuse(key, std::to_string(stages) + " stages",
+              "a multiple of pipeline_model_parallel_size = " + std::to_string(l.pipeline));
+    return;
+  }
+  const std::int64_t last = layout->mtp_layers.back();
+  const std::int64_t all =
+      std::accumulate(layout->mtp_layers.begin(), layout->mtp_layers.end(), std::int64_t{0});
+  if (all != model.mtp_num_layers) {
+    in.refuse(key, std::to_string(all) + " layers m",
+              "mtp_num_layers = " + std::to_string(model.mtp_num_layers));
+  } else if (last != all) {
+    in.refuse(key, text, "m in the last stage (MTP layers elsewhere are not modelled)");
+  }
+  l.virtual_pipeline = stages / l.pipeline;
+  l.listed_layers = layout->decoder_layers;
+}
+
+// Chunks of a stage. Megatron has three ways to ask for them, of which one may be used, and prints
+// what follows as virtual_pipeline_model_parallel_size.
+void read_virtual_stages(ArgumentReader& in, const ModelSpec& model, ParallelLayout& l) {
+  const std::string kLayersEach = "num_layers_per_virtual_pipeline_stage";
+  const std::string kStagesEach = "num_virtual_stages_per_pipeline_rank";
+  const std::string kLayout = "pipeline_model_parallel_layout";
+  const std::string kSize = "virtual_pipeline_model_parallel_size";
+  l.account_for_embedding = in.boolean("account_for_embedding_in_pipeline_split");
+  l.account_for_loss = in.boolean("account_for_loss_in_pipeline_split");
+  l.microbatch_group = in.integer_or("microbatch_group_size_per_vp_stage", 0, 1);
+  std::string first_way;
+  for (const std::string& way : {kLayout, kStagesEach, kLayersEach}) {
+    if (!in.given(way)) continue;
+    if (!first_way.empty()) {
+      in.refuse(way, in.text(way, ""), "not beside " + first_way);
+      continue;
+    }
+    first_way = way;
+    if (way == kLayout) {
+      read_pipeline_layout(in, model, l);
+    } else if (way == kStagesEach) {
+      l.virtual_pipeline = in.degree(kStagesEach);
+    } else {
+      if (l.first_stage_layers > 0 || l.last_stage_layers > 0) {
+        in.refuse(way, in.text(way, ""),
+                  "num_virtual_stages_per_pipeline_rank beside decoder_first_pipeline_num_layers "
+                  "or decoder_last_pipeline_num_layers");
+      }
+      const std::int64_t each = in.degree(kLayersEach);
+      const std::int64_t layers =
+          model.num_layers + (l.account_for_embedding ? 1 : 0) + (l.account_for_loss ? 1 : 0);
+      if (layers % (l.pipeline * each) != 0) {
+        in.refuse(way, std::to_string(each),
+                  "a divisor of the layers of a stage: " + std::to_string(layers) + " over " +
+                      std::to_string(l.pipeline) + " stages");
+      } else {
+        l.virtual_pipeline = layers / (l.pipeline * each);
+      }
+    }
+  }
+  const std::int64_t printed = in.degree(kSize, l.virtual_pipeline);
+  if (!first_way.empty() && printed != l.virtual_pipeline) {
+    in.refuse(kSize, std::to_string(printed),
+              std::to_string(l.virtual_pipeline) + ", which follows from " + first_way);
+  }
+  if (first_way.empty()) l.virtual_pipeline = printed;
+}
+
 ParallelLayout read_layout(ArgumentReader& in, const MegatronContext& context, Job& job) {
   const bool experts = job.model.moe.has_value();
   ParallelLayout l;
@@ -377,6 +291,7 @@ ParallelLayout read_layout(ArgumentReader& in, const MegatronContext& context, J
   l.expert_tensor = experts ? in.degree("expert_tensor_parallel_size", l.tensor) : 1;
   l.first_stage_layers = in.integer_or("decoder_first_pipeline_num_layers", 0);
   l.last_stage_layers = in.integer_or("decoder_last_pipeline_num_layers", 0);
+  read_virtual_stages(in, job.model, l);
   const std::int64_t model_size = l.tensor * l.context * l.pipeline;
   if (const auto data = in.integer("data_parallel_size", 1);
       data && l.cards % model_size == 0 && *data != l.data()) {
@@ -449,6 +364,100 @@ ContextParallelComm read_context_comm(ArgumentReader& in, std::int64_t context_p
   return ContextParallelComm::kPointToPoint;
 }
 
+// TransformerConfig.__post_init__: what goes with which granularity.
+void read_recompute(ArgumentReader& in, TrainingOptions& o) {
+  const std::string granularity = in.text("recompute_granularity", "None");
+  if (granularity == "None") return;
+  if (granularity == "full") {
+    FullRecompute& full = o.full_recompute.emplace();
+    full.method = in.choice<RecomputeMethod>(
+        "recompute_method",
+        {{"uniform", RecomputeMethod::kUniform}, {"block", RecomputeMethod::kBlock}}, "None");
+    full.num_layers = in.required("recompute_num_layers", kLargestDegree);
+    return;
+  }
+  if (granularity != "selective") {
+    in.refuse("recompute_granularity", granularity, "None, full or selective");
+    return;
+  }
+  for (const char* key : {"recompute_method", "recompute_num_layers"}) {
+    if (in.given(key)) in.refuse(key, in.text(key, ""), "None with selective recomputation");
+  }
+  const std::map<std::string, bool SelectiveRecompute::*> kModules = {
+      {"core_attn", &SelectiveRecompute::core_attn},
+      {"mla_up_proj", &SelectiveRecompute::mla_up_proj},
+      {"layernorm", &SelectiveRecompute::layernorm},
+      {"mlp", &SelectiveRecompute::mlp},
+      {"moe", &SelectiveRecompute::moe},
+      {"moe_act", &SelectiveRecompute::moe_act},
+      {"shared_experts", &SelectiveRecompute::shared_experts}};
+  for (const std::string& module : list_items(in.text("recompute_modules", "core_attn"))) {
+    const auto it = kModules.find(module);
+    if (it != kModules.end()) {
+      o.recompute.*it->second = true;
+      continue;
+    }
+    std::string allowed;
+    for (const auto& [name, member] : kModules) allowed += (allowed.empty() ? "" : ", ") + name;
+    in.refuse("recompute_modules", module, allowed);
+  }
+}
+
+MoeDispatcher read_dispatcher(ArgumentReader& in) {
+  const auto dispatcher = in.choice<MoeDispatcher>(
+      "moe_token_dispatcher_type",
+      {{"alltoall", MoeDispatcher::kAllToAll}, {"flex", MoeDispatcher::kHybridEp}}, "allgather");
+  if (dispatcher == MoeDispatcher::kHybridEp &&
+      in.text("moe_flex_dispatcher_backend", "deepep") != "hybridep") {
+    in.refuse("moe_flex_dispatcher_backend", in.text("moe_flex_dispatcher_backend", "deepep"),
+              "hybridep (what DeepEP receives is not modelled)");
+  }
+  return dispatcher;
+}
+
+// Accepted although they are not, or not all, modelled.
+void warn_of_approximations(ArgumentReader& in, Job& job) {
+  const auto warn = [&](const std::string& text) { job.warnings.push_back(text); };
+  if (in.text("fp8", "None") != "None") {
+    // Each linear keeps its input in one byte of two. What bf16 shares, the attention's output with
+    // the projection, is kept twice, but the two inputs of the MLP save more than that.
+    if (in.text("fp8_recipe", "delayed") != "tensorwise" || !in.boolean("fp8_param_gather")) {
+      in.refuse("fp8", in.text("fp8", ""),
+                "None, or fp8_recipe tensorwise with fp8_param_gather (otherwise weights are kept "
+                "in FP8 too, which is not modelled)");
+    }
+    warn("FP8 is not modelled: memory as in bf16, which bounds what is kept from above");
+  }
+  if (in.boolean("use_intra_ep")) {
+    warn("use_intra_ep is not in public sources: taken to change nothing");
+  }
+  if (in.boolean("tp_comm_overlap")) {
+    warn("tp_comm_overlap is not modelled: memory and time as without it");
+  }
+  if (job.options.overlap_moe_expert_parallel_comm) {
+    warn(
+        "overlap_moe_expert_parallel_comm: its longer warm-up is modelled, that operators of a "
+        "forward and a backward alternate is not");
+  }
+}
+
+// "0:384 200B:768": the batch grows with the tokens seen; the first iterations are simulated.
+void read_batch_schedule(ArgumentReader& in, Job& job) {
+  const std::string key = "step_batch_size_schedule";
+  if (!in.given(key)) return;
+  const std::string text = in.text(key, "");
+  const std::string first = text.substr(0, text.find(' '));
+  const auto size = first.rfind("0:", 0) == 0
+                        ? parse_number<std::int64_t>(std::string_view(first).substr(2))
+                        : std::nullopt;
+  if (!size || *size < 1 || *size > kLargestSize) {
+    in.refuse(key, text, "thresholds and batch sizes such as \"0:384 200B:768\"");
+    return;
+  }
+  job.batch.global_batch_size = *size;
+  job.warnings.push_back("global batch size " + std::to_string(*size) + ", the first of " + key);
+}
+
 TrainingOptions read_options(ArgumentReader& in, const Job& job) {
   TrainingOptions o;
   o.optimizer = read_optimizer(in, job.versions);
@@ -472,7 +481,9 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
                                    {"AttnBackend.flash", AttentionBackend::kFlash},
                                    {"flash", AttentionBackend::kFlash},
                                    {"AttnBackend.fused", AttentionBackend::kFused},
-                                   {"fused", AttentionBackend::kFused}},
+                                   {"fused", AttentionBackend::kFused},
+                                   {"AttnBackend.unfused", AttentionBackend::kUnfused},
+                                   {"unfused", AttentionBackend::kUnfused}},
                                   "auto");
   o.cp_comm = read_context_comm(in, job.layout.context);
   const bool rotary = job.model.position_embedding == PositionEmbedding::kRope ||
@@ -480,8 +491,26 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
   o.apply_rope_fusion = rotary && in.boolean("apply_rope_fusion", true);
   o.create_attention_mask_in_dataloader = in.boolean("create_attention_mask_in_dataloader", true);
   o.hidden_dropout = in.number_or("hidden_dropout", 0.1);
+  read_recompute(in, o);
+  const ParallelLayout& l = job.layout;
+  if (l.virtual_pipeline > 1) {
+    o.overlap_p2p_comm = in.boolean("overlap_p2p_comm", true);
+    if (!o.overlap_p2p_comm && l.pipeline == 2) {
+      in.refuse("overlap_p2p_comm", "False", "True with virtual stages of 2 pipeline stages");
+    }
+  }
   if (!job.model.moe) return o;
 
+  o.overlap_moe_expert_parallel_comm = in.boolean("overlap_moe_expert_parallel_comm");
+  if (o.overlap_moe_expert_parallel_comm && l.virtual_pipeline == 1) {
+    in.refuse("overlap_moe_expert_parallel_comm", "True",
+              "False without virtual stages (their schedule alone is modelled)");
+  }
+  if (in.boolean("overlap_ep_comm_with_split_attn") && !o.overlap_moe_expert_parallel_comm) {
+    in.refuse("overlap_ep_comm_with_split_attn", "True",
+              "overlap_moe_expert_parallel_comm beside it");
+  }
+  o.moe_dispatcher = read_dispatcher(in);
   o.moe_permute_fusion = in.boolean("moe_permute_fusion");
   o.moe_router_fusion = in.boolean("moe_router_fusion");
   o.moe_router_fp32 =
@@ -500,19 +529,6 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
 }
 
 }  // namespace
-
-std::optional<std::vector<bool>> moe_layer_pattern(std::string_view frequency,
-                                                   std::int64_t num_layers) {
-  std::vector<bool> layers(static_cast<std::size_t>(std::max<std::int64_t>(0, num_layers)));
-  if (const auto every = parse_number<std::size_t>(frequency)) {
-    if (*every == 0) return std::nullopt;
-    for (std::size_t i = 0; i < layers.size(); i += *every) layers[i] = true;
-    return layers;
-  }
-  std::optional<std::vector<bool>> pattern = PatternParser(frequency).parse();
-  if (!pattern || pattern->size() != layers.size()) return std::nullopt;
-  return pattern;
-}
 
 Job job_from_megatron(const MegatronArguments& arguments, const MegatronContext& context) {
   ArgumentReader in(arguments);
@@ -536,7 +552,9 @@ Job job_from_megatron(const MegatronArguments& arguments, const MegatronContext&
   const std::int64_t one_each =
       job.batch.micro_batch_size * std::max<std::int64_t>(1, job.layout.data());
   job.batch.global_batch_size = in.integer_or("global_batch_size", one_each, 1);
+  read_batch_schedule(in, job);
   job.options = read_options(in, job);
+  warn_of_approximations(in, job);
   if (!in.boolean("bf16")) in.refuse("bf16", "False", "True (other precisions are not modelled)");
   refuse_not_modelled(in, job);
   throw_if_any(in.violations());

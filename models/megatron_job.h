@@ -27,10 +27,4 @@ struct MegatronContext {
 // Throws: InputError with every argument that is missing, malformed, impossible or not modelled.
 Job job_from_megatron(const MegatronArguments& arguments, const MegatronContext& context);
 
-// `moe_layer_freq`: an integer n (every n-th layer, from the first) or a Python list expression
-// such as "([0]*3+[1]*58)". Returns: [layer] true where experts are; empty when it is neither, or
-// has another length.
-std::optional<std::vector<bool>> moe_layer_pattern(std::string_view frequency,
-                                                   std::int64_t num_layers);
-
 }  // namespace tidemark

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/json_fields.h"
-#include "models/megatron_job.h"
+#include "models/layer_pattern.h"
 
 namespace tidemark {
 namespace {

@@ -227,7 +227,8 @@ Schedule build_schedule(const Job& job) {
   return build_interleaved_1f1b(
       stages, microbatches,
       {static_cast<std::int32_t>(l.virtual_pipeline),
-       static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm});
+       static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm,
+       job.options.overlap_moe_expert_parallel_comm});
 }
 
 Program build_program(const Job& job, const HardwareProfile& profile) {

@@ -63,8 +63,10 @@ class InterleavedStage {
         for (std::int32_t m = begin; m < end; ++m) table_.push_back({chunk, m});
       }
     }
-    warmup_ = std::min(
-        2 * (stages - stage - 1) + (chunks_ - 1) * interleaving.microbatches_in_a_row, total_);
+    warmup_ =
+        std::min(2 * (stages - stage - 1) + (chunks_ - 1) * interleaving.microbatches_in_a_row +
+                     (interleaving.overlap_moe_expert_parallel_comm ? 1 : 0),
+                 total_);
   }
 
   std::int32_t warmup() const { return warmup_; }

@@ -9,8 +9,8 @@
 //
 // Interleaved 1F1B (forward_backward_pipelining_with_interleaving): a stage has v chunks and runs
 // groups of N microbatches of one chunk in a row, then of the next; 2 (p - r - 1) + (v - 1) N
-// warm-up forwards. Stages form a ring: the last sends chunk c's activations to chunk c + 1 of the
-// first.
+// warm-up forwards, one more to overlap experts' communication. Stages form a ring: the last sends
+// chunk c's activations to chunk c + 1 of the first.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +71,7 @@ struct Interleaving {
   std::int32_t chunks = 2;
   std::int32_t microbatches_in_a_row = 0;  // N, from the number of stages to the microbatches
   bool overlap_p2p_comm = true;
+  bool overlap_moe_expert_parallel_comm = false;
 };
 
 // Requires: stages >= 2, chunks >= 2, microbatches % N == 0 or >= stages.

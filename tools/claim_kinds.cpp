@@ -45,17 +45,39 @@ std::optional<Version> optional_version(JsonReader& in, std::string_view key) {
   return version;
 }
 
-LogCase read_log_case(JsonReader& in, const fs::path& root) {
-  LogCase c;
-  c.log = root / in.string("log");
-  c.context.hardware = in.string("hardware");
-  c.context.vocab_size = in.optional_integer("vocab_size", {1, std::int64_t{1} << 31});
+LogContext read_context(JsonReader& in) {
+  LogContext c;
+  c.hardware = in.string("hardware");
+  c.vocab_size = in.optional_integer("vocab_size", {1, std::int64_t{1} << 31});
   in.optional_object("frameworks", [&](JsonReader& frameworks) {
-    c.context.megatron_core = optional_version(frameworks, "megatron_core");
-    c.context.transformer_engine = optional_version(frameworks, "transformer_engine");
-    c.context.dtk = optional_version(frameworks, "dtk");
+    c.megatron_core = optional_version(frameworks, "megatron_core");
+    c.transformer_engine = optional_version(frameworks, "transformer_engine");
+    c.dtk = optional_version(frameworks, "dtk");
   });
   return c;
+}
+
+LogCase read_log_case(JsonReader& in, const fs::path& root) {
+  return {root / in.string("log"), read_context(in)};
+}
+
+// Megatron-LM arguments and what they do not say.
+struct ArgumentsCase {
+  fs::path arguments;
+  std::int64_t cards = 0;
+  LogContext context;
+  std::string name() const {
+    return arguments.stem().string() + " on " + std::to_string(cards) + " " + context.hardware;
+  }
+  Job job() const { return read_megatron_job(arguments, context, cards); }
+};
+
+ArgumentsCase read_arguments_case(JsonReader& in, const fs::path& root) {
+  return {root / in.string("arguments"), in.integer("cards", kCount), read_context(in)};
+}
+
+Simulation simulate_balanced(const Job& job) {
+  return simulate(job, load_hardware_profile(job.hardware), balanced_routing(job));
 }
 
 template <class Case, class Read>
@@ -302,8 +324,7 @@ ClaimCheck rank_memory(JsonReader& claim, const fs::path& root) {
         line.*field.measured_mib = mib;
       }
       const Job job = read_job(c.job);
-      const Simulation simulation =
-          simulate(job, load_hardware_profile(job.hardware), balanced_routing(job));
+      const Simulation simulation = simulate_balanced(job);
       runs.push_back({job.name, compare_with_log(measured, job, simulation.result).memory});
       const ComparedMemory& fullest = *std::ranges::max_element(
           runs.back().lines, {},
@@ -318,6 +339,68 @@ ClaimCheck rank_memory(JsonReader& claim, const fs::path& root) {
     };
     beside("mean", summarize(theirs).mean, summarize(ours).mean);
     beside("largest", summarize(theirs).max, summarize(ours).max);
+    return lines;
+  };
+}
+
+// Peak of the last rank after the first iteration, and after later ones.
+ClaimCheck last_rank_memory(JsonReader& claim, const fs::path& root) {
+  struct Case {
+    ArgumentsCase run;
+    std::vector<std::int64_t> measured_bytes;  // after the first iteration, after a later one
+  };
+  const Tolerance tolerance = read_tolerance(claim);
+  const MemoryField field = read_memory_field(claim);
+  const auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
+    Case c{read_arguments_case(in, root), {}};
+    for (const nlohmann::json& bytes : in.raw("measured_bytes")) {
+      c.measured_bytes.push_back(bytes.is_number_integer() ? bytes.get<std::int64_t>() : 0);
+    }
+    if (c.measured_bytes.empty() || std::ranges::min(c.measured_bytes) <= 0) {
+      in.violate("measured_bytes", in.raw("measured_bytes").dump(), "a list of integers > 0");
+    }
+    return c;
+  });
+  return [=] {
+    std::vector<MemoryRun> runs;
+    for (const Case& c : cases) {
+      TrainingLog measured;
+      measured.arguments.source = c.run.arguments.string();
+      for (const std::int64_t bytes : c.measured_bytes) {
+        LoggedMemory& line = measured.memory.emplace_back();
+        line.rank = c.run.cards - 1;
+        line.after_iterations = std::ssize(measured.memory);
+        line.*field.measured_mib = to_mib(Bytes(bytes));
+      }
+      const Job job = c.run.job();
+      runs.push_back(
+          {c.run.name(), compare_with_log(measured, job, simulate_balanced(job).result).memory});
+    }
+    return memory_lines(runs, field, tolerance);
+  };
+}
+
+// Launch configurations: each is read and simulated; one that its makers ran must fit.
+ClaimCheck launch(JsonReader& claim, const fs::path& root) {
+  struct Case {
+    ArgumentsCase run;
+    bool must_fit = false;
+  };
+  claim.object("tolerance", [](JsonReader& in) { in.integer("bytes", {0, 0}); });
+  const auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
+    return Case{read_arguments_case(in, root), in.choice("expected", {"fits", "read"}) == "fits"};
+  });
+  return [=] {
+    std::vector<ClaimLine> lines;
+    for (const Case& c : cases) {
+      const SimulationResult result = simulate_balanced(c.run.job()).result;
+      const double gib = to_gib(result.headroom());
+      lines.push_back({c.run.name(), c.must_fit ? "fits" : "read",
+                       std::string(result.fits() ? "fits, " : "does not fit, ") +
+                           fixed_text(gib, 2) + " GiB left on stage " +
+                           std::to_string(result.tightest_stage()),
+                       std::nullopt, result.fits() || !c.must_fit});
+    }
     return lines;
   };
 }
@@ -443,8 +526,7 @@ ClaimCheck bagualu2_activation_formula(JsonReader& claim, const fs::path& root) 
                                    theirs.in_groups(bagualu2_default_offload_groups()).value));
       }
       if (!c.beside_stage) continue;
-      const HardwareProfile profile = load_hardware_profile(c.job.hardware);
-      const Simulation simulation = simulate(c.job, profile, balanced_routing(c.job));
+      const Simulation simulation = simulate_balanced(c.job);
       for (const KeptLayer& layer : kept_by_layer(c.job, simulation, *c.beside_stage)) {
         if (!layer.moe) continue;
         beside.push_back(
@@ -538,6 +620,8 @@ const std::map<std::string, ClaimKind>& claim_kinds() {
       {"bagualu2_activation_formula", bagualu2_activation_formula},
       {"iteration_time", iteration_time},
       {"kept_bytes", kept_bytes},
+      {"last_rank_memory", last_rank_memory},
+      {"launch", launch},
       {"memory", memory},
       {"model_flops", model_flops},
       {"parameters", parameters},

@@ -53,22 +53,22 @@ std::string required_hardware(const Arguments& arguments) {
   throw InputError("", "--hardware", "not given", "the name of a profile in hw_profiles/data");
 }
 
-Job read_megatron_job(const Arguments& arguments) {
-  const LogContext given = read_log_context(arguments);
-  MegatronContext context;
-  context.hardware = given.hardware;
-  context.cards = arguments.integer("cards", 1, kLargest);
-  context.vocab_size = given.vocab_size;
-  if (given.megatron_core || given.transformer_engine || given.dtk) {
-    FrameworkVersions& versions = context.versions.emplace();
-    versions.megatron_core = given.megatron_core.value_or(versions.megatron_core);
-    versions.transformer_engine = given.transformer_engine.value_or(versions.transformer_engine);
-    versions.dtk = given.dtk;
-  }
-  return job_from_megatron(read_megatron_arguments(*arguments.text("megatron-args")), context);
-}
-
 }  // namespace
+
+Job read_megatron_job(const fs::path& arguments, const LogContext& context,
+                      std::optional<std::int64_t> cards) {
+  MegatronContext megatron;
+  megatron.hardware = context.hardware;
+  megatron.cards = cards;
+  megatron.vocab_size = context.vocab_size;
+  if (context.megatron_core || context.transformer_engine || context.dtk) {
+    FrameworkVersions& versions = megatron.versions.emplace();
+    versions.megatron_core = context.megatron_core.value_or(versions.megatron_core);
+    versions.transformer_engine = context.transformer_engine.value_or(versions.transformer_engine);
+    versions.dtk = context.dtk;
+  }
+  return job_from_megatron(read_megatron_arguments(arguments, cards), megatron);
+}
 
 std::vector<Flag> job_flags() {
   std::vector<Flag> flags = {
@@ -94,7 +94,8 @@ JobInput read_job_input(const Arguments& arguments) {
   JobInput input;
   if (from_arguments) {
     input.files.emplace_back(*arguments.text("megatron-args"));
-    input.job = read_megatron_job(arguments);
+    input.job = read_megatron_job(input.files[0], read_log_context(arguments),
+                                  arguments.integer("cards", 1, kLargest));
   } else {
     for (const Flag& flag : job_flags()) {
       if (flag.name != "hardware" && arguments.has(flag.name)) {

@@ -36,6 +36,10 @@ struct LogContext {
   std::optional<Version> dtk;
 };
 
+// A job from Megatron-LM arguments in any of their forms; `cards` where the launcher says how many.
+Job read_megatron_job(const std::filesystem::path& arguments, const LogContext& context,
+                      std::optional<std::int64_t> cards);
+
 std::vector<Flag> log_context_flags();
 LogContext read_log_context(const Arguments& arguments);
 

@@ -125,10 +125,8 @@ std::vector<std::map<std::int32_t, std::int64_t>> high_water(const Job& job, con
     const Storage& storage = c.graph.storages[static_cast<std::size_t>(e.storage)];
     std::int64_t of_lane = 0;
     if (storage.bytes.per_row != 0) {
-      std::int64_t moe_layer = 0;  // of those before it
-      for (std::int64_t layer = 0; layer < storage.layer; ++layer) {
-        moe_layer += job.model.is_moe(layer) ? 1 : 0;
-      }
+      std::int64_t moe_layer = 0;  // layers of multi-token prediction count too
+      for (std::int64_t l = 0; l < storage.layer; ++l) moe_layer += job.model.is_moe(l) ? 1 : 0;
       of_lane = rows.at((e.microbatch + microbatches) % microbatches, moe_layer)[lane];
     }
     out.resize(static_cast<std::size_t>(e.step) + 1);

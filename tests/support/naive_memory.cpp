@@ -163,7 +163,8 @@ class Process {
     const auto v = static_cast<std::int32_t>(chunks);
     const bool overlap = job_.options.overlap_p2p_comm;
     const std::int32_t total = m * v;
-    const std::int32_t warmup = std::min(2 * (p - rank - 1) + (v - 1) * n, total);
+    const std::int32_t longer = job_.options.overlap_moe_expert_parallel_comm ? 1 : 0;
+    const std::int32_t warmup = std::min(2 * (p - rank - 1) + (v - 1) * n + longer, total);
     const std::int32_t remaining = total - warmup;
     std::vector<std::pair<std::int32_t, std::int32_t>> table;  // microbatch, chunk
     for (std::int32_t begin = 0; begin < m; begin += n) {

@@ -73,6 +73,7 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages
   o.create_attention_mask_in_dataloader = rng.coin();
   o.hidden_dropout = rng.pick({0.0, 0.1});
   o.overlap_p2p_comm = rng.coin() || two_stages;
+  o.overlap_moe_expert_parallel_comm = rng.coin();
   if (rng.below(4) == 0) {
     o.full_recompute = FullRecompute{rng.pick({RecomputeMethod::kUniform, RecomputeMethod::kBlock}),
                                      rng.between(1, 3)};

@@ -57,15 +57,15 @@ TEST(ArgumentTable, KnowsEveryNameOfTheElevenVendorLogs) {
 TEST(ArgumentTable, TellsWhatMattersFromWhatDoesNot) {
   EXPECT_EQ(find_argument("hidden_size")->kind, ArgumentClass::kModelled);
   EXPECT_EQ(find_argument("lr")->kind, ArgumentClass::kIrrelevant);
-  EXPECT_EQ(find_argument("fp8")->kind, ArgumentClass::kNotModelled);
+  EXPECT_EQ(find_argument("fp4")->kind, ArgumentClass::kNotModelled);
   EXPECT_EQ(find_argument("no_such_argument"), nullptr);
 }
 
 TEST(ArgumentTable, AcceptsWhateverMeansOffUnlessValuesAreListed) {
-  const ArgumentInfo& mtp = *find_argument("mtp_num_layers");
-  EXPECT_TRUE(mtp.accepts("None"));
-  EXPECT_TRUE(mtp.accepts("0"));
-  EXPECT_FALSE(mtp.accepts("1"));
+  const ArgumentInfo& latent = *find_argument("moe_latent_size");
+  EXPECT_TRUE(latent.accepts("None"));
+  EXPECT_TRUE(latent.accepts("0"));
+  EXPECT_FALSE(latent.accepts("1"));
   const ArgumentInfo& instances = *find_argument("num_distributed_optimizer_instances");
   EXPECT_TRUE(instances.accepts("1"));
   EXPECT_FALSE(instances.accepts("2"));
@@ -88,6 +88,16 @@ TEST(ResolveFlag, TurnsNegativeFlagsIntoTheirArgument) {
   EXPECT_EQ(meaning("--recompute-activations"), "recompute_granularity=selective");
   EXPECT_EQ(resolve_flag("--fp8-format").name, "fp8");
   EXPECT_FALSE(resolve_flag("--no-such-thing").known);
+}
+
+TEST(ResolveFlag, KnowsThoseOfKwaiAndBaGuaLu2) {
+  EXPECT_EQ(find_argument(resolve_flag("--kaimm-gc-interval").name)->kind,
+            ArgumentClass::kIrrelevant);
+  EXPECT_EQ(find_argument(resolve_flag("--kaimm-offload-activation-ratio").name)->kind,
+            ArgumentClass::kNotModelled);
+  // An alias, and a switch that turns off what is on by default.
+  EXPECT_EQ(resolve_flag("--per-batch-offload-size").name, "bgl2_per_batch_offload_size");
+  EXPECT_EQ(resolve_flag("--no-context-parallel-comm-overlap-gemm").switch_value, "False");
 }
 
 // --- scripts ---------------------------------------------------------------------------------
@@ -133,6 +143,15 @@ TEST(ArgumentsFromScript, ReadsAPlainListOfFlags) {
   EXPECT_EQ(text_of(a, "num_layers"), "4");
   EXPECT_EQ(text_of(a, "swiglu"), "True");
   EXPECT_EQ(text_of(a, "lr"), "-1.0");
+}
+
+TEST(ArgumentsFromScript, ComputesWithTheWorldSizeOfTheCaller) {
+  const std::string script =
+      "mpirun -np 64 python x.py --world-size $OMPI_COMM_WORLD_SIZE "
+      "--global-batch-size $((64 * $(($OMPI_COMM_WORLD_SIZE / 2 / 4 / 1))))";
+  const MegatronArguments a = arguments_from_script(script, "run.sh", 64);
+  EXPECT_EQ(text_of(a, "world_size"), "64");
+  EXPECT_EQ(text_of(a, "global_batch_size"), std::to_string(64 * (64 / 2 / 4 / 1)));
 }
 
 TEST(ArgumentsFromScript, TheLastOfRepeatedFlagsCounts) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "models/input_error.h"
+#include "models/layer_pattern.h"
 
 namespace tidemark {
 namespace {
@@ -219,13 +220,14 @@ TEST(JobFromMegatron, NamesTheOptionForAnUnknownVocabulary) {
 
 TEST(JobFromMegatron, RefusesEveryFeatureThatIsNotModelledAtOnce) {
   const std::string error = error_of(with(dense(), {{"fp8-format", "hybrid"},
-                                                    {"mtp_num_layers", 1},
-                                                    {"recompute_granularity", "full"},
+                                                    {"swap_attention", true},
+                                                    {"kaimm_offload_activation_ratio", 0.5},
                                                     {"optimizer", "muon"},
                                                     {"cuda_graph_impl", "local"}}));
   for (const char* place :
-       {"args.json: /fp8-format: hybrid", "/mtp_num_layers: 1", "/recompute_granularity: full",
-        "/optimizer: muon, expected adam", "/cuda_graph_impl: local, expected none"}) {
+       {"args.json: /fp8-format: hybrid", "/swap_attention: True",
+        "/kaimm_offload_activation_ratio: 0.5", "/optimizer: muon, expected adam",
+        "/cuda_graph_impl: local, expected none"}) {
     EXPECT_THAT(error, HasSubstr(place));
   }
 }
@@ -236,7 +238,7 @@ TEST(JobFromMegatron, SwitchesOfExpertsAreHarmlessWithoutExperts) {
                             {"moe_input_jitter_eps", 0.1}};
   EXPECT_EQ(error_of(with(dense(), j)), "(no error)");
   const std::string error = error_of(with(moe(), j));
-  EXPECT_THAT(error, HasSubstr("/moe_token_dispatcher_type: allgather, expected alltoall"));
+  EXPECT_THAT(error, HasSubstr("/moe_token_dispatcher_type: allgather, expected alltoall, flex"));
   EXPECT_THAT(error, HasSubstr("/moe_enable_deepep: True"));
   EXPECT_THAT(error, HasSubstr("/moe_input_jitter_eps: 0.1"));
 }
@@ -255,6 +257,144 @@ TEST(JobFromMegatron, FluxIsModelledWithItsGatheredInputOnly) {
       LinearImpl::kFluxKeepGather);
   EXPECT_THAT(error_of(with(dense(), {{"parallel_linear_impl", "flux"}})),
               HasSubstr("save_flux_gather_input"));
+}
+
+// A dense job of two stages, in two chunks each.
+nlohmann::json interleaved() {
+  return with(dense(), {{"pipeline_model_parallel_size", 2},
+                        {"num_virtual_stages_per_pipeline_rank", 2},
+                        {"num_layers", 8}});
+}
+
+TEST(JobFromMegatron, VirtualStagesAreAskedForInThreeWays) {
+  nlohmann::json none = interleaved();
+  none.erase("num_virtual_stages_per_pipeline_rank");
+  EXPECT_EQ(read(none).layout.virtual_pipeline, 1);
+  EXPECT_EQ(read(interleaved()).layout.virtual_pipeline, 2);
+  // 8 layers / 2 stages / 1 layer.
+  EXPECT_EQ(
+      read(with(none, {{"num_layers_per_virtual_pipeline_stage", 1}})).layout.virtual_pipeline, 4);
+  // (7 layers + embedding) / 2 stages / 2 layers.
+  const Job counted = read(with(none, {{"num_layers_per_virtual_pipeline_stage", 2},
+                                       {"account_for_embedding_in_pipeline_split", true},
+                                       {"num_layers", 7}}));
+  EXPECT_EQ(counted.layout.virtual_pipeline, 2);
+  EXPECT_TRUE(counted.layout.account_for_embedding);
+  const Job listed = read(with(none, {{"pipeline_model_parallel_layout", "Et|(ttt|)*2tL"}}));
+  EXPECT_EQ(listed.layout.virtual_pipeline, 2);
+  EXPECT_THAT(listed.layout.listed_layers, ElementsAre(1, 3, 3, 1));
+  // As the log prints it, and the group of microbatches.
+  const Job printed = read(with(none, {{"virtual_pipeline_model_parallel_size", 2},
+                                       {"microbatch_group_size_per_vp_stage", 4}}));
+  EXPECT_EQ(printed.layout.virtual_pipeline, 2);
+  EXPECT_EQ(printed.layout.microbatches_in_a_row(), 4);
+}
+
+TEST(JobFromMegatron, RefusesContradictoryVirtualStages) {
+  EXPECT_THAT(error_of(with(interleaved(), {{"num_layers_per_virtual_pipeline_stage", 2}})),
+              HasSubstr("/num_layers_per_virtual_pipeline_stage: 2, expected not beside "
+                        "num_virtual_stages_per_pipeline_rank"));
+  EXPECT_THAT(error_of(with(interleaved(), {{"virtual_pipeline_model_parallel_size", 4}})),
+              HasSubstr("/virtual_pipeline_model_parallel_size: 4, expected 2"));
+  EXPECT_THAT(error_of(with(interleaved(), {{"overlap_p2p_comm", false}})),
+              HasSubstr("/overlap_p2p_comm: False"));
+  nlohmann::json none = interleaved();
+  none.erase("num_virtual_stages_per_pipeline_rank");
+  // 4 layers a stage.
+  EXPECT_THAT(error_of(with(none, {{"num_layers_per_virtual_pipeline_stage", 3}})),
+              HasSubstr("/num_layers_per_virtual_pipeline_stage: 3, expected a divisor"));
+}
+
+TEST(JobFromMegatron, RefusesLayoutsThatMissSomething) {
+  nlohmann::json none = interleaved();
+  none.erase("num_virtual_stages_per_pipeline_rank");
+  const auto error = [&](const char* layout, std::int64_t mtp = 0) {
+    return error_of(
+        with(none, {{"pipeline_model_parallel_layout", layout}, {"mtp_num_layers", mtp}}));
+  };
+  EXPECT_THAT(error("t*4|t*4L"), HasSubstr("/pipeline_model_parallel_layout: t*4|t*4L"));  // no E
+  EXPECT_THAT(error("Et*4|t*2|t*2L"), HasSubstr("3 stages, expected a multiple"));
+  EXPECT_THAT(error("Et*4|t*3L"), HasSubstr("7 decoder layers, expected num_layers = 8"));
+  EXPECT_THAT(error("Et*4|t*4L", 1), HasSubstr("0 layers m, expected mtp_num_layers = 1"));
+  EXPECT_THAT(error("Et*4m|t*4L", 1), HasSubstr("m in the last stage"));
+  EXPECT_EQ(error("Et*4|t*4mL", 1), "(no error)");
+}
+
+TEST(JobFromMegatron, RecomputationFollowsItsGranularity) {
+  EXPECT_EQ(read(dense()).options.recompute, SelectiveRecompute{});
+  EXPECT_TRUE(read(with(dense(), {{"recompute-activations", true}})).options.recompute.core_attn);
+  const TrainingOptions chosen =
+      read(with(moe(), {{"recompute_granularity", "selective"},
+                        {"recompute_modules", {"moe_act", "layernorm"}}}))
+          .options;
+  EXPECT_TRUE(chosen.recompute.moe_act && chosen.recompute.layernorm);
+  EXPECT_FALSE(chosen.recompute.core_attn);
+  const nlohmann::json full = with(dense(), {{"recompute_granularity", "full"},
+                                             {"recompute_method", "block"},
+                                             {"recompute_num_layers", 2}});
+  EXPECT_EQ(read(full).options.full_recompute->method, RecomputeMethod::kBlock);
+  EXPECT_EQ(read(full).options.full_recompute->num_layers, 2);
+  // Without a granularity the others mean nothing.
+  EXPECT_FALSE(read(with(dense(), {{"recompute_num_layers", 1}})).options.full_recompute);
+}
+
+TEST(JobFromMegatron, RefusesContradictoryRecomputationAtOnce) {
+  EXPECT_THAT(error_of(with(dense(), {{"recompute_granularity", "full"}})),
+              testing::AllOf(HasSubstr("recompute_method: None, expected block, uniform"),
+                             HasSubstr("recompute_num_layers: missing")));
+  EXPECT_THAT(error_of(with(dense(), {{"recompute_granularity", "selective"},
+                                      {"recompute_method", "block"},
+                                      {"recompute_modules", {"mlp", "mhc"}}})),
+              testing::AllOf(HasSubstr("/recompute_method: block, expected None"),
+                             HasSubstr("/recompute_modules: mhc, expected core_attn")));
+}
+
+TEST(JobFromMegatron, ReadsSquaredReluAndPartialRotation) {
+  const Job job = read(with(dense(), {{"squared_relu", true}, {"rotary_percent", 0.5}}));
+  EXPECT_EQ(job.model.activation, Activation::kSquaredRelu);
+  EXPECT_EQ(job.model.rotary_dim(), 1024 / 16 / 2);
+  EXPECT_THAT(error_of(with(dense(), {{"squared_relu", true}, {"swiglu", true}})),
+              HasSubstr("/squared_relu: True, expected False"));
+  EXPECT_THAT(error_of(with(dense(), {{"rotary_percent", 1.5}})),
+              HasSubstr("/rotary_percent: 1.5"));
+}
+
+TEST(JobFromMegatron, HybridEpIsTheFlexDispatcherThatIsModelled) {
+  const nlohmann::json flex = with(moe(), {{"moe_token_dispatcher_type", "flex"}});
+  EXPECT_EQ(read(with(flex, {{"moe_flex_dispatcher_backend", "hybridep"}})).options.moe_dispatcher,
+            MoeDispatcher::kHybridEp);
+  EXPECT_THAT(error_of(flex), HasSubstr("moe_flex_dispatcher_backend: deepep"));
+}
+
+TEST(JobFromMegatron, OverlappedExpertsNeedVirtualStages) {
+  const nlohmann::json overlap = {{"overlap_moe_expert_parallel_comm", true}};
+  EXPECT_THAT(error_of(with(moe(), overlap)), HasSubstr("/overlap_moe_expert_parallel_comm: True"));
+  const Job job =
+      read(with(with(moe(), interleaved()), {{"overlap_moe_expert_parallel_comm", true}}));
+  EXPECT_TRUE(job.options.overlap_moe_expert_parallel_comm);
+  EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("longer warm-up")));
+}
+
+TEST(JobFromMegatron, Fp8IsTakenAsBf16WhereThatIsMore) {
+  const nlohmann::json fp8 = {{"fp8_format", "hybrid"}, {"fp8_recipe", "tensorwise"}};
+  EXPECT_THAT(error_of(with(dense(), fp8)), HasSubstr("/fp8_format: hybrid"));
+  EXPECT_THAT(read(with(with(dense(), fp8), {{"fp8_param_gather", true}})).warnings,
+              ElementsAre(HasSubstr("FP8 is not modelled")));
+}
+
+TEST(JobFromMegatron, OneExpertACardNeedsNoGroupedGemm) {
+  EXPECT_EQ(error_of(with(moe(), {{"moe_grouped_gemm", false}, {"expert_model_parallel_size", 8}})),
+            "(no error)");
+  EXPECT_THAT(error_of(with(moe(), {{"moe_grouped_gemm", false}})),
+              HasSubstr("/moe_grouped_gemm: False"));
+}
+
+TEST(JobFromMegatron, BatchSchedulesStartWithTheirFirstSize) {
+  nlohmann::json j = with(dense(), {{"step_batch_size_schedule", "0:32 200B:768"}});
+  j.erase("global_batch_size");
+  EXPECT_EQ(read(j).batch.global_batch_size, 32);
+  EXPECT_THAT(error_of(with(dense(), {{"step_batch_size_schedule", "10:32"}})),
+              HasSubstr("/step_batch_size_schedule: 10:32"));
 }
 
 TEST(JobFromMegatron, ListsUnknownNamesInOneWarningWithHints) {

@@ -80,6 +80,7 @@ struct Shape {
   std::int32_t chunks = 1;
   std::int32_t in_a_row = 0;
   bool overlaps = true;
+  bool overlaps_experts = false;
 };
 
 // All that Megatron accepts with up to 6 stages, 13 microbatches and 4 chunks.
@@ -91,7 +92,11 @@ std::vector<Shape> shapes() {
       for (std::int32_t v = 2; p >= 2 && v <= 4; ++v) {
         for (std::int32_t n = p; n <= m; ++n) {
           if (m % n != 0 && m % n < p) continue;
-          for (const bool overlaps : {false, true}) out.push_back({p, m, v, n, overlaps});
+          for (const bool overlaps : {false, true}) {
+            for (const bool experts : {false, true}) {
+              out.push_back({p, m, v, n, overlaps, experts});
+            }
+          }
         }
       }
     }
@@ -102,13 +107,14 @@ std::vector<Shape> shapes() {
 Schedule build(const Shape& s) {
   return s.chunks == 1
              ? build_1f1b(s.stages, s.microbatches)
-             : build_interleaved_1f1b(s.stages, s.microbatches, {s.chunks, s.in_a_row, s.overlaps});
+             : build_interleaved_1f1b(s.stages, s.microbatches,
+                                      {s.chunks, s.in_a_row, s.overlaps, s.overlaps_experts});
 }
 
 std::string describe(const Shape& s) {
   return "p " + std::to_string(s.stages) + " m " + std::to_string(s.microbatches) + " v " +
          std::to_string(s.chunks) + " N " + std::to_string(s.in_a_row) +
-         (s.overlaps ? " overlapped" : "");
+         (s.overlaps ? " overlapped" : "") + (s.overlaps_experts ? " experts too" : "");
 }
 
 // What a virtual stage sends to the next (gradients: the one before), that one receives, in the
@@ -193,7 +199,8 @@ TEST(PeakInFlight, OfInterleavingIsTheWarmupAndOneMore) {
     if (shape.chunks == 1) continue;
     const Schedule s = build(shape);
     for (std::int32_t r = 0; r < shape.stages; ++r) {
-      const std::int32_t warmup = 2 * (shape.stages - r - 1) + (shape.chunks - 1) * shape.in_a_row;
+      const std::int32_t warmup = 2 * (shape.stages - r - 1) + (shape.chunks - 1) * shape.in_a_row +
+                                  (shape.overlaps_experts ? 1 : 0);
       EXPECT_EQ(peak_in_flight(s, r), std::min(warmup + 1, shape.chunks * shape.microbatches))
           << describe(shape);
     }
