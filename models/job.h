@@ -27,11 +27,18 @@ struct Version {
   }
 };
 
+// A fork of Megatron-LM whose layers and schedule are its own.
+enum class Fork {
+  kNone,
+  kKwai,  // Kuaishou's, of before Megatron core's layers: models/kwai_operators.h
+};
+
 // Which sources decide what is kept. Rules ask for versions, never for a run.
 struct FrameworkVersions {
   Version megatron_core{0, 14};
   Version transformer_engine{2, 10};
   std::optional<Version> dtk;  // Hygon's stack; empty elsewhere
+  Fork fork = Fork::kNone;
 };
 
 // Megatron's cross-entropy paths: they differ in the copies of the logits they make.
@@ -73,7 +80,8 @@ struct SelectiveRecompute {
   bool core_attn = false;
   bool mla_up_proj = false;
   bool layernorm = false;
-  bool mlp = false;  // of dense layers
+  bool mlp = false;      // of dense layers
+  bool mlp_act = false;  // of dense layers, inside the second linear (Kwai)
   bool moe = false;
   bool moe_act = false;
   bool shared_experts = false;
@@ -98,6 +106,9 @@ struct TrainingOptions {
   double hidden_dropout = 0;
   std::optional<FullRecompute> full_recompute;
   SelectiveRecompute recompute;
+  double offload_ratio = 0;  // of what a chunk's microbatch keeps, to the host (Kwai)
+  // PYTORCH_CUDA_ALLOC_CONF max_split_size_mb (units of 2^20 bytes); empty: no limit.
+  std::optional<std::int64_t> allocator_max_split_size_mb;
   // MoE
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;

@@ -16,8 +16,10 @@ namespace {
 
 constexpr Range<std::int64_t> kLayers{0, std::int64_t{1} << 20};
 constexpr Range<std::int64_t> kElementBytes{1, 8};
+constexpr Range<std::int64_t> kMaxSplitMb{21, std::int64_t{1} << 20};  // PyTorch: above 20
 constexpr double kNoLimit = std::numeric_limits<double>::max();
 
+const Names<Fork> kForks = {{Fork::kNone, "none"}, {Fork::kKwai, "kwai"}};
 const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"},
                                              {CrossEntropy::kNativeFused, "native"},
                                              {CrossEntropy::kTransformerEngine, "te"}};
@@ -71,6 +73,7 @@ void read_frameworks(JsonReader& in, FrameworkVersions& versions) {
   } else {
     in.optional_string("dtk");  // makes the key known
   }
+  read_choice(in, "fork", kForks, versions.fork);
 }
 
 void read_parallel(JsonReader& in, ParallelLayout& l) {
@@ -79,6 +82,7 @@ void read_parallel(JsonReader& in, ParallelLayout& l) {
   read_switch(in, "sequence_parallel", l.sequence_parallel);
   read_size(in, "context_parallel_size", kDegree, l.context);
   read_size(in, "pipeline_model_parallel_size", kDegree, l.pipeline);
+  read_size(in, "virtual_pipeline_model_parallel_size", kDegree, l.virtual_pipeline);
   read_size(in, "expert_model_parallel_size", kDegree, l.expert);
   read_size(in, "expert_tensor_parallel_size", kDegree, l.expert_tensor);
   read_size(in, "decoder_first_pipeline_num_layers", kLayers, l.first_stage_layers);
@@ -118,6 +122,11 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "moe_shared_expert_overlap", o.moe_shared_expert_overlap);
   read_switch(in, "moe_router_force_load_balancing", o.moe_router_force_load_balancing);
   o.quantize_comm_bits = in.optional_integer("quant_comm_bits", {8, 8});
+  read_switch(in, "kaimm_recompute_norm", o.recompute.layernorm);
+  read_switch(in, "kaimm_recompute_mlp_activation_func", o.recompute.mlp_act);
+  o.offload_ratio =
+      in.optional_number("kaimm_offload_activation_ratio", {0, 1}).value_or(o.offload_ratio);
+  o.allocator_max_split_size_mb = in.optional_integer("allocator_max_split_size_mb", kMaxSplitMb);
 }
 
 // The rules name Megatron's arguments; in a job file each of them lies in a section.
@@ -127,15 +136,20 @@ std::string section_of(const std::string& key) {
                                                   "sequence_parallel",
                                                   "context_parallel_size",
                                                   "pipeline_model_parallel_size",
+                                                  "virtual_pipeline_model_parallel_size",
                                                   "expert_model_parallel_size",
                                                   "expert_tensor_parallel_size",
                                                   "decoder_first_pipeline_num_layers",
                                                   "decoder_last_pipeline_num_layers"};
   static const std::set<std::string> kBatch = {"micro_batch_size", "global_batch_size",
                                                "seq_length"};
-  static const std::set<std::string> kOptions = {
-      "moe_pad_expert_input_to_capacity", "moe_expert_capacity_factor", "overlap_param_gather",
-      "moe_shared_expert_overlap"};
+  static const std::set<std::string> kOptions = {"moe_pad_expert_input_to_capacity",
+                                                 "moe_expert_capacity_factor",
+                                                 "overlap_param_gather",
+                                                 "moe_shared_expert_overlap",
+                                                 "kaimm_recompute_mlp_activation_func",
+                                                 "kaimm_offload_activation_ratio"};
+  if (key == "fork") return "/frameworks/";
   if (kParallel.contains(key)) return "/parallel/";
   if (kBatch.contains(key)) return "/batch/";
   return kOptions.contains(key) ? "/options/" : "/model/";
@@ -148,6 +162,7 @@ nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
   j["sequence_parallel"] = l.sequence_parallel;
   j["context_parallel_size"] = l.context;
   j["pipeline_model_parallel_size"] = l.pipeline;
+  j["virtual_pipeline_model_parallel_size"] = l.virtual_pipeline;
   j["expert_model_parallel_size"] = l.expert;
   j["expert_tensor_parallel_size"] = l.expert_tensor;
   j["decoder_first_pipeline_num_layers"] = l.first_stage_layers;
@@ -183,6 +198,12 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["moe_shared_expert_overlap"] = o.moe_shared_expert_overlap;
   j["moe_router_force_load_balancing"] = o.moe_router_force_load_balancing;
   if (o.quantize_comm_bits) j["quant_comm_bits"] = *o.quantize_comm_bits;
+  if (o.recompute.layernorm) j["kaimm_recompute_norm"] = true;
+  if (o.recompute.mlp_act) j["kaimm_recompute_mlp_activation_func"] = true;
+  if (o.offload_ratio > 0) j["kaimm_offload_activation_ratio"] = o.offload_ratio;
+  if (o.allocator_max_split_size_mb) {
+    j["allocator_max_split_size_mb"] = *o.allocator_max_split_size_mb;
+  }
   return j;
 }
 
@@ -236,6 +257,9 @@ nlohmann::ordered_json to_json(const Job& job) {
   j["frameworks"] = {{"megatron_core", job.versions.megatron_core.text()},
                      {"transformer_engine", job.versions.transformer_engine.text()}};
   if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->year_month();
+  if (job.versions.fork != Fork::kNone) {
+    j["frameworks"]["fork"] = name_of(kForks, job.versions.fork);
+  }
   j["model"] = to_json(job.model);
   j["parallel"] = parallel_to_json(job.layout);
   j["batch"] = {{"micro_batch_size", job.batch.micro_batch_size},

@@ -30,6 +30,7 @@ bool makes_temporary_weight_gradient(const FrameworkVersions& versions, bool gro
 }
 
 bool makes_temporary_output_gradient(const FrameworkVersions& versions) {
+  if (versions.fork == Fork::kKwai) return false;  // returns None
   return versions.megatron_core < Version{0, 14} ||
          makes_temporary_weight_gradient(versions, false);
 }

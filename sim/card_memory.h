@@ -54,6 +54,7 @@ struct Card {
   const LaneRows& rows;
   std::int64_t lane = 0;
   const StageClock* clock = nullptr;  // of that lane; null: collectives do not record streams
+  std::int64_t optimizer_rank = 0;    // see gradient_buffers
 };
 
 // Replays a card whose segments may take `limit` together.

@@ -85,7 +85,8 @@ TEST(HardwareProfilePath, UnknownNameListsTheKnownOnes) {
     hardware_profile_path("bw2000");
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""), HasSubstr("b200 bw1000 bw1100 h20")));
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("\"bw2000\""), HasSubstr("b200 bw1000 bw1100 h20 h800")));
   }
 }
 

@@ -173,5 +173,77 @@ TEST(MemorySequence, ARecomputedAttributeTakesThePlaceOfTheFirst) {
   EXPECT_THAT(s.carried_over, ElementsAre(again));
 }
 
+// Two chunks of the first of two stages, each with an operator each way; a of 4 MiB is kept.
+OperatorGraph two_chunks() {
+  OperatorGraph g;
+  for (int c = 0; c < 2; ++c) {
+    Chunk& chunk = g.chunks.emplace_back();
+    const StorageId a = add(g, "a");
+    g.storages[a.index()].bytes.fixed = 4 << 20;
+    chunk.output = add(g, "out");
+    chunk.output_gradient = add(g, "dout");
+    if (c == 1) {
+      chunk.input = add(g, "in");
+      chunk.input_gradient = add(g, "din");
+    }
+    g.forward.push_back(op({}, {a, chunk.output}));
+    g.backward.push_back(op({chunk.output_gradient, a}, {}));
+    if (c == 1) {
+      g.forward.back().reads = {chunk.input};
+      g.backward.back().writes = {chunk.input_gradient};
+    }
+    chunk.forward = chunk.backward = {c, c + 1};
+  }
+  return g;
+}
+
+// "F2+a": a storage of microbatch 0 of the first chunk is allocated ("-": freed) in or before the
+// third forward; "B": backward. Outputs and gradients left out.
+std::string text_of_first_microbatch(const OperatorGraph& graph, const Schedule& schedule,
+                                     const std::vector<ChunkOffload>& offload) {
+  const MemorySequence sequence = build_memory_sequence(graph, schedule, 0, offload);
+  std::string out;
+  for (const MemoryEvent& e : sequence.events) {
+    const std::string& name = graph.storages[static_cast<std::size_t>(e.storage)].name;
+    const bool first_chunk = e.storage == 0 || e.storage == offload[0].remainder.value ||
+                             e.storage == offload[0].reloaded_border.value;
+    if (e.microbatch != 0 || !first_chunk) continue;
+    int forwards = 0;
+    int backwards = 0;
+    for (std::int32_t step = 0; step < e.step; ++step) {
+      const Slot* slot = std::get_if<Slot>(&schedule.stages[0][static_cast<std::size_t>(step)]);
+      if (slot != nullptr) ++(slot->kind == SlotKind::kForward ? forwards : backwards);
+    }
+    const Slot& slot = std::get<Slot>(schedule.stages[0][static_cast<std::size_t>(e.step)]);
+    if (!out.empty()) out += " ";
+    out += slot.kind == SlotKind::kForward ? "F" + std::to_string(forwards)
+                                           : "B" + std::to_string(backwards);
+    out += (e.allocates ? "+" : "-") + name;
+  }
+  return out;
+}
+
+// Forwards: chunk 0 of microbatches 0 and 1, chunk 1 of both, then microbatches 2 and 3. Warm-up: 2
+// (PP - 1) + PP = 4 of them. Backwards begin with chunk 1: microbatch 0 of chunk 0 has the third.
+TEST(MemorySequence, FreesWhatIsOffloadedWhenTheNextCopyBegins) {
+  Schedule schedule = build_interleaved_1f1b(2, 4, {2, 2, true});
+  schedule.lists_stand_ins = true;
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> all{plan_ratio_offload(g, 0, 1), plan_ratio_offload(g, 1, 1)};
+  // Comes back as a part of a buffer that is no storage.
+  EXPECT_EQ(text_of_first_microbatch(g, schedule, all), "F0+a F2-a");
+}
+
+TEST(MemorySequence, KeepsTheRemainderOfABorderStorageUntilItIsReloaded) {
+  Schedule schedule = build_interleaved_1f1b(2, 4, {2, 2, true});
+  schedule.lists_stand_ins = true;
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> half{plan_ratio_offload(g, 0, 0.5),
+                                       plan_ratio_offload(g, 1, 0.5)};
+  EXPECT_EQ(text_of_first_microbatch(g, schedule, half),
+            "F0+a F1+offload.remainder F2-a "
+            "B2+offload.reloaded_border B2-offload.remainder B2-offload.reloaded_border");
+}
+
 }  // namespace
 }  // namespace tidemark
