@@ -238,6 +238,10 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
   in.finish();
   throw_if_any(violations);
+  if (job.options.offload_ratio > 0) {
+    job.warnings.push_back(
+        "kaimm_offload_activation_ratio: copies to and from the host take no time here");
+  }
 
   try {
     validate(job, "");
