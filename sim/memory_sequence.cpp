@@ -470,7 +470,8 @@ class Offloading {
 
 // Megatron-Kwai's forward_backward_pipelining_with_interleaving: chunks' inputs and outputs are in
 // no list. A forward's copy to the host begins before the next forward, or in the steady phase
-// before the backward of the same step, and ends when the next one begins.
+// before the backward of the same step, and ends when the next one begins. Its reload ends before
+// its backward.
 class StandInWalk {
  public:
   StandInWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
@@ -516,6 +517,7 @@ class StandInWalk {
   }
 
   void backward(ChunkTensor t) {
+    if (forwards_ == warmup_) offload_forward();  // nothing but warm-up
     offloading_.reload(t);
     offload_forward();
     const Chunk& c = references_.chunk(t.chunk);

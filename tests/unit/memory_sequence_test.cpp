@@ -197,17 +197,17 @@ OperatorGraph two_chunks() {
   return g;
 }
 
-// "F2+a": a storage of microbatch 0 of the first chunk is allocated ("-": freed) in or before the
-// third forward; "B": backward. Outputs and gradients left out.
-std::string text_of_first_microbatch(const OperatorGraph& graph, const Schedule& schedule,
-                                     const std::vector<ChunkOffload>& offload) {
-  const MemorySequence sequence = build_memory_sequence(graph, schedule, 0, offload);
+// "F2+a": a storage of the chunk's microbatch is allocated ("-": freed) in or before the third
+// forward; "B": backward. What crosses the stage's borders is left out.
+std::string text_of(const OperatorGraph& graph, const Schedule& schedule,
+                    const std::vector<ChunkOffload>& offload, ChunkTensor tensor) {
+  const ChunkOffload& chunk = offload[static_cast<std::size_t>(tensor.chunk)];
+  const StorageId a = graph.forward[static_cast<std::size_t>(tensor.chunk)].writes[0];
   std::string out;
-  for (const MemoryEvent& e : sequence.events) {
-    const std::string& name = graph.storages[static_cast<std::size_t>(e.storage)].name;
-    const bool first_chunk = e.storage == 0 || e.storage == offload[0].remainder.value ||
-                             e.storage == offload[0].reloaded_border.value;
-    if (e.microbatch != 0 || !first_chunk) continue;
+  for (const MemoryEvent& e : build_memory_sequence(graph, schedule, 0, offload).events) {
+    const StorageId s(e.storage);
+    const bool of_chunk = s == a || s == chunk.remainder || s == chunk.reloaded_border;
+    if (e.microbatch != tensor.microbatch || !of_chunk) continue;
     int forwards = 0;
     int backwards = 0;
     for (std::int32_t step = 0; step < e.step; ++step) {
@@ -218,31 +218,65 @@ std::string text_of_first_microbatch(const OperatorGraph& graph, const Schedule&
     if (!out.empty()) out += " ";
     out += slot.kind == SlotKind::kForward ? "F" + std::to_string(forwards)
                                            : "B" + std::to_string(backwards);
-    out += (e.allocates ? "+" : "-") + name;
+    out += (e.allocates ? "+" : "-") + graph.storages[s.index()].name;
   }
   return out;
+}
+
+Schedule stand_in_schedule(std::int32_t microbatches) {
+  Schedule schedule = build_interleaved_1f1b(2, microbatches, {2, 2, true});
+  schedule.lists_stand_ins = true;
+  return schedule;
+}
+
+std::vector<ChunkOffload> offload_of_both(OperatorGraph& g, double ratio) {
+  return {plan_ratio_offload(g, 0, ratio), plan_ratio_offload(g, 1, ratio)};
 }
 
 // Forwards: chunk 0 of microbatches 0 and 1, chunk 1 of both, then microbatches 2 and 3. Warm-up: 2
 // (PP - 1) + PP = 4 of them. Backwards begin with chunk 1: microbatch 0 of chunk 0 has the third.
 TEST(MemorySequence, FreesWhatIsOffloadedWhenTheNextCopyBegins) {
-  Schedule schedule = build_interleaved_1f1b(2, 4, {2, 2, true});
-  schedule.lists_stand_ins = true;
   OperatorGraph g = two_chunks();
-  const std::vector<ChunkOffload> all{plan_ratio_offload(g, 0, 1), plan_ratio_offload(g, 1, 1)};
+  const std::vector<ChunkOffload> all = offload_of_both(g, 1);
   // Comes back as a part of a buffer that is no storage.
-  EXPECT_EQ(text_of_first_microbatch(g, schedule, all), "F0+a F2-a");
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), all, {0, 0}), "F0+a F2-a");
+  // The sixth forward, of the steady phase: copied beside its step's backward, the second.
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), all, {0, 3}), "F5+a B2-a");
 }
 
 TEST(MemorySequence, KeepsTheRemainderOfABorderStorageUntilItIsReloaded) {
-  Schedule schedule = build_interleaved_1f1b(2, 4, {2, 2, true});
-  schedule.lists_stand_ins = true;
   OperatorGraph g = two_chunks();
-  const std::vector<ChunkOffload> half{plan_ratio_offload(g, 0, 0.5),
-                                       plan_ratio_offload(g, 1, 0.5)};
-  EXPECT_EQ(text_of_first_microbatch(g, schedule, half),
+  const std::vector<ChunkOffload> half = offload_of_both(g, 0.5);
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), half, {0, 0}),
             "F0+a F1+offload.remainder F2-a "
             "B2+offload.reloaded_border B2-offload.remainder B2-offload.reloaded_border");
+}
+
+TEST(MemorySequence, OffloadsTheLastForwardOfAScheduleOfWarmUpOnly) {
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> half = offload_of_both(g, 0.5);
+  EXPECT_EQ(text_of(g, stand_in_schedule(2), half, {1, 1}),
+            "F3+a B0+offload.remainder B0-a "
+            "B1+offload.reloaded_border B1-offload.remainder B1-offload.reloaded_border");
+}
+
+TEST(MemorySequence, FreesAReceivedInputWhenItIsOffloadedOrByItsBackward) {
+  // Storage 6 is chunk 1's input: of 4 MiB it is offloaded, of 512 bytes kept.
+  for (const std::int64_t bytes : {std::int64_t{4} << 20, std::int64_t{512}}) {
+    OperatorGraph g = two_chunks();
+    g.storages[6].bytes.fixed = bytes;
+    g.backward[1].reads.push_back(StorageId(6));
+    const Schedule schedule = stand_in_schedule(4);
+    const std::vector<ChunkOffload> all = offload_of_both(g, 1);
+    int frees = 0;
+    for (const MemoryEvent& e : build_memory_sequence(g, schedule, 0, all).events) {
+      if (e.storage != 6 || e.microbatch != 0 || e.allocates) continue;
+      ++frees;
+      const Step& step = schedule.stages[0][static_cast<std::size_t>(e.step)];
+      EXPECT_EQ(std::get<Slot>(step).kind, bytes > 512 ? SlotKind::kForward : SlotKind::kBackward);
+    }
+    EXPECT_EQ(frees, 1);
+  }
 }
 
 }  // namespace
