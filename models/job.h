@@ -80,11 +80,11 @@ struct SelectiveRecompute {
   bool core_attn = false;
   bool mla_up_proj = false;
   bool layernorm = false;
-  bool mlp = false;      // of dense layers
-  bool mlp_act = false;  // of dense layers, inside the second linear (Kwai)
+  bool mlp = false;  // of dense layers
   bool moe = false;
   bool moe_act = false;
   bool shared_experts = false;
+  bool mlp_act = false;  // of dense layers, inside the second linear (Kwai)
   friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
 };
 
