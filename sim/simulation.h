@@ -95,7 +95,8 @@ struct RankPeak {
   std::int64_t stage = 0;
   std::int64_t optimizer_rank = 0;  // in the DP * CP group
 };
-// Requires: `simulation` of the job on the profile.
+// Blocks that collectives have recorded count as reusable at once. Requires: `simulation` of the
+// job on the profile.
 RankPeak highest_peak(const Job& job, const HardwareProfile& profile, const Simulation& simulation);
 
 }  // namespace tidemark
