@@ -391,17 +391,16 @@ StorageId attend(GraphBuilder& g, const Module& attention) {
 
 StorageId output_projection(GraphBuilder& g, StorageId context) {
   return g.offloadable(OffloadModule::kAttnProj, [=](GraphBuilder& b) {
-    return std::vector{row_linear(b, "linear_proj", context, widths(b.job()).output,
-                                  b.job().model.hidden_size)};
+    return std::vector{
+        row_linear(b, "linear_proj", context, widths(b.job()).output, b.job().model.hidden_size)};
   })[0];
 }
 
 }  // namespace
 
 StorageId grouped_attention(GraphBuilder& g, StorageId input) {
-  const std::vector<StorageId> projected =
-      g.offloadable(OffloadModule::kQkvLinear,
-                    [=](GraphBuilder& b) { return grouped_projection(b, input); });
+  const std::vector<StorageId> projected = g.offloadable(
+      OffloadModule::kQkvLinear, [=](GraphBuilder& b) { return grouped_projection(b, input); });
   const StorageId context = attend(g, [=](GraphBuilder& b) {
     const std::int64_t bytes = kBf16 * rank_tokens(b.job()) * widths(b.job()).key;
     const StorageId value_view = projected[2];

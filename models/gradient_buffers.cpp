@@ -25,7 +25,7 @@ constexpr std::int64_t kWeightAlignment = 64;
 constexpr std::int64_t kBucketAlignment = 128;
 
 GradientBuffer fill(const Job& job, std::int64_t virtual_stage, const std::vector<Weight>& weights,
-                    bool expert) {
+                    bool expert, std::int64_t rank) {
   const OptimizerOptions& optimizer = job.options.optimizer;
   const std::int64_t ranks =
       expert ? job.layout.expert_data() : job.layout.data() * job.layout.context;
@@ -67,12 +67,14 @@ GradientBuffer fill(const Job& job, std::int64_t virtual_stage, const std::vecto
 
   for (const Extent& extent : extents) {
     GradientBucket bucket{extent.end - extent.begin, layers.end, layers.begin - 1};
-    const std::int64_t owned_end = extent.begin + bucket.parameters / buffer.shards;
+    const std::int64_t share = bucket.parameters / buffer.shards;
+    const std::int64_t owned_begin = extent.begin + rank % buffer.shards * share;
+    const std::int64_t owned_end = owned_begin + share;
     for (const Placed& p : placed) {
       if (p.end <= extent.begin || p.begin >= extent.end) continue;
       bucket.first_layer = std::min(bucket.first_layer, p.layer);
       bucket.last_layer = std::max(bucket.last_layer, p.layer);
-      const std::int64_t piece = std::min(p.end, owned_end) - std::max(p.begin, extent.begin);
+      const std::int64_t piece = std::min(p.end, owned_end) - std::max(p.begin, owned_begin);
       if (piece > 0) buffer.owned_pieces.push_back(piece);
     }
     buffer.buckets.push_back(bucket);
@@ -86,11 +88,12 @@ std::int64_t GradientBuffer::owned() const {
   return std::accumulate(owned_pieces.begin(), owned_pieces.end(), std::int64_t{0});
 }
 
-std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage) {
+std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage,
+                                             std::int64_t rank) {
   const std::vector<Weight> weights = chunk_weights(job, virtual_stage);
-  std::vector<GradientBuffer> buffers{fill(job, virtual_stage, weights, false)};
+  std::vector<GradientBuffer> buffers{fill(job, virtual_stage, weights, false, rank)};
   if (count_parameters(weights).expert > 0)
-    buffers.push_back(fill(job, virtual_stage, weights, true));
+    buffers.push_back(fill(job, virtual_stage, weights, true, rank));
   return buffers;
 }
 

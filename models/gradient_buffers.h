@@ -27,14 +27,16 @@ struct GradientBuffer {
   std::int64_t shards = 1;      // ranks that share the optimizer state
   std::int64_t parameters = 0;  // with padding
   std::vector<GradientBucket> buckets;
-  // Lengths of the pieces of weights that the first rank's optimizer owns, each an allocation.
+  // Lengths of the pieces of weights that a rank's optimizer owns, each an allocation.
   std::vector<std::int64_t> owned_pieces;
 
   std::int64_t owned() const;
 };
 
 // Buffers of a virtual stage (Megatron wraps each chunk by itself): dense, then experts if there
-// are any.
-std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage);
+// are any. `rank`: among those that share the dense optimizer state (DP * CP); experts' pieces are
+// those of its place among theirs.
+std::vector<GradientBuffer> gradient_buffers(const Job& job, std::int64_t virtual_stage,
+                                             std::int64_t rank = 0);
 
 }  // namespace tidemark

@@ -136,8 +136,9 @@ StorageId output_and_loss(GraphBuilder& g, StorageId normed) {
   }
   const StorageId softmax = g.storage("cross_entropy.softmax", kFp32 * cells);
   std::vector<StorageId> writes{softmax, loss};
-  if (path == CrossEntropy::kNativeFused) {
-    // The compiled pieces hand a second fp32 tensor from one to the next.
+  if (path == CrossEntropy::kNativeFused || job.versions.fork == Fork::kKwai) {
+    // The compiled pieces hand a second fp32 tensor from one to the next; Kwai's softmax was not in
+    // place yet.
     writes.push_back(g.storage("cross_entropy.fp32_logits", kFp32 * cells));
   }
   g.emit("cross_entropy", loss_work(Direction::kForward), {logits}, writes);

@@ -127,6 +127,24 @@ void validate(const Job& job, const std::string& pointer) {
   }
   validate_recompute(job, refuse);
   validate_offload(o, refuse);
+  const bool kwai = job.versions.fork == Fork::kKwai;
+  if (!kwai && o.recompute.mlp_act) {
+    refuse("kaimm_recompute_mlp_activation_func", "true", "the fork \"kwai\"");
+  }
+  if (!kwai && o.offload_ratio > 0) {
+    refuse("kaimm_offload_activation_ratio", std::to_string(o.offload_ratio), "the fork \"kwai\"");
+  }
+  const AttentionSpec& a = job.model.attention;
+  const bool multi_head =
+      a.kind == AttentionKind::kGrouped && a.num_query_groups == a.num_heads && !a.qk_layernorm;
+  if (kwai &&
+      !(multi_head && !job.model.moe && job.model.activation == Activation::kSwiglu &&
+        job.model.position_embedding == PositionEmbedding::kRope && job.layout.splits_sequence() &&
+        job.layout.context > 1 && job.layout.virtual_pipeline > 1)) {
+    refuse("fork", "\"kwai\"",
+           "only for dense models with multi-head attention, RoPE and SwiGLU, on tensor with "
+           "sequence, context and virtual pipeline parallelism");
+  }
   throw_if_any(all);
 }
 

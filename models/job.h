@@ -28,11 +28,18 @@ struct Version {
   }
 };
 
+// A fork of Megatron-LM whose layers and schedule are its own.
+enum class Fork {
+  kNone,
+  kKwai,  // Kuaishou's, of before Megatron core's layers: models/kwai_operators.h
+};
+
 // Which sources decide what is kept. Rules ask for versions, never for a run.
 struct FrameworkVersions {
   Version megatron_core{0, 14};
   Version transformer_engine{2, 10};
   std::optional<Version> dtk;  // Hygon's stack; empty elsewhere
+  Fork fork = Fork::kNone;
 };
 
 // Megatron's cross-entropy paths: they differ in the copies of the logits they make.
@@ -78,6 +85,7 @@ struct SelectiveRecompute {
   bool moe = false;
   bool moe_act = false;
   bool shared_experts = false;
+  bool mlp_act = false;  // of dense layers, inside the second linear (Kwai)
   friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
 };
 
@@ -92,10 +100,10 @@ enum class OffloadModule {
   kMoeAct,
 };
 const char* name_of(OffloadModule module);  // Megatron's
-constexpr OffloadModule kOffloadModules[] = {
-    OffloadModule::kAttnNorm, OffloadModule::kQkvLinear, OffloadModule::kCoreAttn,
-    OffloadModule::kAttnProj, OffloadModule::kMlpNorm,   OffloadModule::kExpertFc1,
-    OffloadModule::kMoeAct};
+constexpr OffloadModule kOffloadModules[] = {OffloadModule::kAttnNorm, OffloadModule::kQkvLinear,
+                                             OffloadModule::kCoreAttn, OffloadModule::kAttnProj,
+                                             OffloadModule::kMlpNorm,  OffloadModule::kExpertFc1,
+                                             OffloadModule::kMoeAct};
 // --fine-grained-activation-offloading: what these modules save for backward goes to the host.
 struct FineGrainedOffload {
   std::vector<OffloadModule> modules;
@@ -130,6 +138,9 @@ struct TrainingOptions {
   std::optional<FullRecompute> full_recompute;
   SelectiveRecompute recompute;
   FineGrainedOffload offload;
+  double offload_ratio = 0;  // of what a chunk's microbatch keeps, to the host (Kwai)
+  // PYTORCH_CUDA_ALLOC_CONF max_split_size_mb (units of 2^20 bytes); empty: no limit.
+  std::optional<std::int64_t> allocator_max_split_size_mb;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool overlap_moe_expert_parallel_comm = false;  // modelled: one warm-up forward more

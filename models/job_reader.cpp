@@ -17,8 +17,10 @@ namespace {
 
 constexpr Range<std::int64_t> kLayers{0, std::int64_t{1} << 20};
 constexpr Range<std::int64_t> kElementBytes{1, 8};
+constexpr Range<std::int64_t> kMaxSplitMb{21, std::int64_t{1} << 20};  // PyTorch: above 20
 constexpr double kNoLimit = std::numeric_limits<double>::max();
 
+const Names<Fork> kForks = {{Fork::kNone, "none"}, {Fork::kKwai, "kwai"}};
 const Names<CrossEntropy> kCrossEntropies = {{CrossEntropy::kUnfused, "unfused"},
                                              {CrossEntropy::kNativeFused, "native"},
                                              {CrossEntropy::kTransformerEngine, "te"}};
@@ -83,6 +85,7 @@ void read_frameworks(JsonReader& in, FrameworkVersions& versions) {
   } else {
     in.optional_string("dtk");  // makes the key known
   }
+  read_choice(in, "fork", kForks, versions.fork);
 }
 
 // A Megatron layout string. Megatron takes the number of virtual stages from it.
@@ -230,6 +233,11 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "moe_shared_expert_overlap", o.moe_shared_expert_overlap);
   read_switch(in, "moe_router_force_load_balancing", o.moe_router_force_load_balancing);
   o.quantize_comm_bits = in.optional_integer("quant_comm_bits", {8, 8});
+  read_switch(in, "kaimm_recompute_norm", o.recompute.layernorm);
+  read_switch(in, "kaimm_recompute_mlp_activation_func", o.recompute.mlp_act);
+  o.offload_ratio =
+      in.optional_number("kaimm_offload_activation_ratio", {0, 1}).value_or(o.offload_ratio);
+  o.allocator_max_split_size_mb = in.optional_integer("allocator_max_split_size_mb", kMaxSplitMb);
 }
 
 // The rules name Megatron's arguments; in a job file each of them lies in a section.
@@ -259,7 +267,10 @@ std::string section_of(const std::string& key) {
                                                  "offload_modules",
                                                  "activation_offload_fraction",
                                                  "attention_backend",
-                                                 "recompute_num_layers"};
+                                                 "recompute_num_layers",
+                                                 "kaimm_recompute_mlp_activation_func",
+                                                 "kaimm_offload_activation_ratio"};
+  if (key == "fork") return "/frameworks/";
   if (kParallel.contains(key)) return "/parallel/";
   if (kBatch.contains(key)) return "/batch/";
   return kOptions.contains(key) ? "/options/" : "/model/";
@@ -341,6 +352,12 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["moe_shared_expert_overlap"] = o.moe_shared_expert_overlap;
   j["moe_router_force_load_balancing"] = o.moe_router_force_load_balancing;
   if (o.quantize_comm_bits) j["quant_comm_bits"] = *o.quantize_comm_bits;
+  if (o.recompute.layernorm) j["kaimm_recompute_norm"] = true;
+  if (o.recompute.mlp_act) j["kaimm_recompute_mlp_activation_func"] = true;
+  if (o.offload_ratio > 0) j["kaimm_offload_activation_ratio"] = o.offload_ratio;
+  if (o.allocator_max_split_size_mb) {
+    j["allocator_max_split_size_mb"] = *o.allocator_max_split_size_mb;
+  }
   return j;
 }
 
@@ -375,6 +392,10 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
   in.finish();
   throw_if_any(violations);
+  if (job.options.offload_ratio > 0) {
+    job.warnings.push_back(
+        "kaimm_offload_activation_ratio: copies to and from the host take no time here");
+  }
 
   try {
     validate(job, "");
@@ -394,6 +415,9 @@ nlohmann::ordered_json to_json(const Job& job) {
   j["frameworks"] = {{"megatron_core", job.versions.megatron_core.text()},
                      {"transformer_engine", job.versions.transformer_engine.text()}};
   if (job.versions.dtk) j["frameworks"]["dtk"] = job.versions.dtk->year_month();
+  if (job.versions.fork != Fork::kNone) {
+    j["frameworks"]["fork"] = name_of(kForks, job.versions.fork);
+  }
   j["model"] = to_json(job.model);
   j["parallel"] = parallel_to_json(job.layout);
   j["batch"] = {{"micro_batch_size", job.batch.micro_batch_size},

@@ -30,6 +30,7 @@ bool makes_temporary_weight_gradient(const FrameworkVersions& versions, bool gro
 }
 
 bool makes_temporary_output_gradient(const FrameworkVersions& versions) {
+  if (versions.fork == Fork::kKwai) return false;  // returns None
   return versions.megatron_core < Version{0, 14} ||
          makes_temporary_weight_gradient(versions, false);
 }
@@ -54,8 +55,7 @@ RecomputedNorm::RecomputedNorm(GraphBuilder& g, const std::string& name, Offload
                                StorageId input)
     : g_(g), recomputes_(g.job().options.recompute.layernorm) {
   const Module emit = [=](GraphBuilder& b) {
-    return std::vector{
-        norm(b, name, input, b.job().sharded_tokens(), b.job().model.hidden_size)};
+    return std::vector{norm(b, name, input, b.job().sharded_tokens(), b.job().model.hidden_size)};
   };
   if (recomputes_) discarded_ = g.checkpoint_without_output(emit);
   output_ = recomputes_ ? discarded_.outputs()[0] : g.offloadable(module, emit)[0];

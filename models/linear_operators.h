@@ -22,8 +22,8 @@ inline std::int64_t rank_tokens(const Job& job) {
 StorageId norm(GraphBuilder& g, const std::string& name, StorageId input, std::int64_t rows,
                std::int64_t width);
 
-// A norm over the hidden states that is a module by itself: --recompute-modules layernorm discards its output once the
-// branch of the layer that it begins has run.
+// A norm over the hidden states that is a module by itself: --recompute-modules layernorm discards
+// its output once the branch of the layer that it begins has run.
 class RecomputedNorm {
  public:
   RecomputedNorm(GraphBuilder& g, const std::string& name, OffloadModule module, StorageId input);

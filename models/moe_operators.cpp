@@ -566,8 +566,8 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
   const StorageId row_probabilities = dispatched.row_probabilities;
 
   const StorageId up = g.offloadable(OffloadModule::kExpertFc1, [=](GraphBuilder& b) {
-    return std::vector{grouped_linear(b, z, "experts.linear_fc1", dispatched.expert_input, z.hidden,
-                                      z.fc1_width)};
+    return std::vector{
+        grouped_linear(b, z, "experts.linear_fc1", dispatched.expert_input, z.hidden, z.fc1_width)};
   })[0];
   const Size up_bytes{0, kBf16 * z.fc1_width};
   const Size activated_bytes{0, kBf16 * z.fc2_width};

@@ -146,6 +146,7 @@ struct Storage {
   Size bytes;
   std::int32_t layer = -1;
   StorageRole role = StorageRole::kActivation;
+  bool saved_as_views = false;  // for backward, through views that are not contiguous
 };
 
 // Half-open.

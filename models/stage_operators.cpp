@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "models/activation_offload.h"
+#include "models/kwai_operators.h"
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
 
@@ -10,6 +11,7 @@ namespace tidemark {
 StorageId decoder_layer(GraphBuilder& g, std::int64_t layer, StorageId input) {
   const ModelSpec& m = g.job().model;
   g.set_layer(layer);
+  if (g.job().versions.fork == Fork::kKwai) return kwai_layer(g, input);
   const bool latent = m.attention.kind == AttentionKind::kMultiLatent;
   const StorageId attended =
       latent ? multi_latent_attention(g, input) : grouped_attention(g, input);

@@ -150,6 +150,7 @@ std::vector<Remedy> find_remedies(const Job& job, const HardwareProfile& profile
       live_storages(job, simulation.program.stages[static_cast<std::size_t>(stage)].graph,
                     s.sequence, simulation.rows, s.hottest_lane, event);
   for (const Recompute& recompute : kRecomputes) {
+    if (job.versions.fork != Fork::kNone) break;  // has layers and flags of its own
     Bytes freed;
     for (const LiveStorage& storage : live) {
       if (recompute.drops(storage)) freed += storage.bytes;

@@ -20,8 +20,10 @@ bool CachingAllocator::SmallestFirst::operator()(Handle a, Handle b) const {
   return x.size != y.size ? x.size < y.size : x.address < y.address;
 }
 
-CachingAllocator::CachingAllocator(Bytes limit)
-    : probe_(new_block({.address = -1})), limit_(limit.value) {}
+CachingAllocator::CachingAllocator(Bytes limit, Bytes max_split_size)
+    : probe_(new_block({.address = -1})),
+      limit_(limit.value),
+      max_split_size_(max_split_size.value) {}
 
 CachingAllocator::Handle CachingAllocator::new_block(Block block) {
   if (unused_.empty()) {
@@ -75,6 +77,10 @@ CachingAllocator::Handle CachingAllocator::take_free(std::int64_t size, std::int
   const auto found = free_blocks.lower_bound(probe_);
   if (found == free_blocks.end()) return kOutOfMemory;
   const Handle handle = *found;
+  const std::int64_t found_size = at(handle).size;
+  const bool oversize = size < max_split_size_ && found_size >= max_split_size_;
+  const bool loose = size >= max_split_size_ && found_size >= size + kLargeSegment;
+  if (oversize || loose) return kOutOfMemory;
   free_blocks.erase(found);
   return handle;
 }
@@ -98,7 +104,7 @@ CachingAllocator::Handle CachingAllocator::take_segment(std::int64_t size, std::
 void CachingAllocator::split(Handle handle, std::int64_t size) {
   const Block whole = at(handle);
   const std::int64_t rest = whole.size - size;
-  if (whole.small() ? rest < kMinBlock : rest <= kSmallRequest) return;
+  if (whole.small() ? rest < kMinBlock : rest <= kSmallRequest || size >= max_split_size_) return;
   const Handle right = new_block({.size = rest,
                                   .address = whole.address + size,
                                   .previous = handle,

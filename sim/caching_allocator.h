@@ -8,6 +8,9 @@
 //   10 MiB, else the request rounded up to 2 MiB.
 // - The rest of a block becomes a free block if it is at least 512 bytes (small) or over 1 MiB
 //   (large); otherwise it stays with the request: a tail, counted as allocated.
+// - With a largest size to split (max_split_size_mb), blocks of at least that size are never split:
+//   smaller requests do not take them, and a request of at least that size takes only one that is
+//   less than 20 MiB larger, with its tail.
 // - A freed block merges with free neighbours of its segment. One that another stream has used
 //   (record_stream) counts as freed at once, but is reused only when that stream is done with it.
 // - If the device has no room, segments that are free as a whole are given back, then it is tried
@@ -30,8 +33,10 @@ class CachingAllocator {
   using Handle = std::int32_t;
   static constexpr Handle kOutOfMemory = -1;
 
+  static constexpr Bytes kNoLimit = Bytes(std::numeric_limits<std::int64_t>::max());
+
   // `limit`: what segments may take together.
-  explicit CachingAllocator(Bytes limit = Bytes(std::numeric_limits<std::int64_t>::max()));
+  explicit CachingAllocator(Bytes limit = kNoLimit, Bytes max_split_size = kNoLimit);
   CachingAllocator(const CachingAllocator&) = delete;  // pools refer to blocks_
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
@@ -83,6 +88,7 @@ class CachingAllocator {
   std::vector<Pool> pools_;
   Handle probe_;  // a block that is only a key for searches
   std::int64_t limit_;
+  std::int64_t max_split_size_;
   std::int64_t next_address_ = 0;
   std::int64_t allocated_ = 0;
   std::int64_t reserved_ = 0;

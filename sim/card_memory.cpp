@@ -70,12 +70,17 @@ std::vector<StreamUse> stream_uses(const OperatorGraph& graph, bool collectives_
   return uses;
 }
 
+Bytes max_split_size(const Job& job) {
+  const std::optional<std::int64_t>& mb = job.options.allocator_max_split_size_mb;
+  return mb ? Bytes(*mb * kMiB.value) : CachingAllocator::kNoLimit;
+}
+
 class Replay {
  public:
   Replay(const Card& card, Bytes limit)
       : card_(card),
         microbatches_(card.job.batch.num_microbatches(card.job.layout)),
-        allocator_(limit),
+        allocator_(limit, max_split_size(card.job)),
         uses_(stream_uses(card.graph, card.collectives_record_streams)),
         live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
         left_over_(card.graph.storages.size(), kDead),
@@ -93,13 +98,18 @@ class Replay {
       const std::int64_t virtual_stage = card_.job.layout.virtual_stage(card_.stage, c);
       ModelChunk& chunk = chunks.emplace_back();
       chunk.weights = chunk_weights(card_.job, virtual_stage);
-      chunk.buffers = gradient_buffers(card_.job, virtual_stage);
+      chunk.buffers = gradient_buffers(card_.job, virtual_stage, card_.optimizer_rank);
       for (const Weight& w : chunk.weights) {
         chunk.handles.push_back(allocate(kBf16Bytes * w.count()));
       }
     }
     for (const ModelChunk& chunk : chunks) {
       for (const GradientBuffer& buffer : chunk.buffers) {
+        // Kwai's weights stay where they are.
+        if (card_.job.versions.fork == Fork::kKwai) {
+          allocate(optimizer.main_grad_bytes * buffer.parameters);
+          continue;
+        }
         allocate(kBf16Bytes * buffer.parameters);
         allocate(optimizer.main_grad_bytes * buffer.parameters);
         for (std::size_t i = chunk.weights.size(); i-- > 0;) {

@@ -55,6 +55,7 @@ struct Card {
   std::int64_t lane = 0;
   bool collectives_record_streams = false;
   const StageClock* clock = nullptr;  // of that lane; null where no stream is recorded
+  std::int64_t optimizer_rank = 0;    // see gradient_buffers
 };
 
 // Replays a card whose segments may take `limit` together.

@@ -33,6 +33,28 @@ class References {
   }
   // Of bytes that nothing counts references to.
   void free(StorageId s, std::int32_t microbatch) { emit(s.value, microbatch, false); }
+  // What autograd saved leaves the card; later it comes back as a part of a kept buffer, or as
+  // `reloaded`, which has to be allocated.
+  void move_to_host(StorageId s, std::int32_t microbatch) {
+    drop_saved(s, microbatch);
+    moved_[{s.value, microbatch}] = {};
+  }
+  void move_back_as(StorageId s, std::int32_t microbatch, StorageId reloaded) {
+    moved_[{s.value, microbatch}] = reloaded;
+  }
+  // The last operator that reads it has been issued.
+  void drop_saved(StorageId s, std::int32_t microbatch) {
+    if (const auto moved = moved_.find({s.value, microbatch}); moved != moved_.end()) {
+      const StorageId reloaded = moved->second;
+      moved_.erase(moved);
+      if (reloaded.valid()) release(reloaded, microbatch);
+    } else if (references_.contains({s.value, microbatch})) {
+      release(s, microbatch);
+    } else {
+      free(s, microbatch);
+    }
+  }
+
   void retain(StorageId s, std::int32_t microbatch) { ++references_[{s.value, microbatch}]; }
   // Returns: whether that was the last reference; the storage is then freed.
   bool release(StorageId s, std::int32_t microbatch) {
@@ -117,7 +139,8 @@ class References {
             attributes.try_emplace({s.layer, s.name}, static_cast<std::int32_t>(attributes.size()))
                 .first->second;
       }
-      if (!border[i]) freed_[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
+      if (!border[i] && lives_[i].last >= 0)
+        freed_[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
     }
   }
   bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
@@ -146,12 +169,7 @@ class References {
         owners_[attribute] = {id, microbatch};
       }
       for (std::int32_t s : freed_[op]) {
-        const StorageId id(s);
-        if (attribute_[id.index()] >= 0) {
-          release(id, microbatch);
-        } else {
-          emit(s, microbatch, false);
-        }
+        drop_saved(StorageId(s), microbatch);
       }
     }
   }
@@ -164,6 +182,7 @@ class References {
   std::map<std::int32_t, std::pair<StorageId, std::int32_t>> owners_;  // by attribute
   MemorySequence sequence_;
   std::map<Key, int> references_;
+  std::map<Key, StorageId> moved_;       // to the host; valid: and back as that storage
   std::map<Key, int> graph_references_;  // of a chunk's microbatch
   std::int32_t step_ = 0;
   std::int32_t op_ = 0;
@@ -410,11 +429,159 @@ class InterleavedWalk {
   ChunkTensor output_tensor_grad_;
 };
 
+// Copies to and from the host, one chunk's microbatch after the other.
+class Offloading {
+ public:
+  Offloading(References& references, const std::vector<ChunkOffload>& chunks)
+      : references_(references), chunks_(chunks) {}
+
+  void begin_copy(ChunkTensor t) {
+    const ChunkOffload* chunk = offloaded(t);
+    if (chunk == nullptr) return;
+    if (chunk->border.valid()) references_.allocate(chunk->remainder, t.microbatch);
+    copied_ = t;
+  }
+  void end_copy() {
+    const ChunkTensor t = std::exchange(copied_, {});
+    if (!t.valid()) return;
+    const ChunkOffload& chunk = *offloaded(t);
+    for (StorageId s : chunk.whole) references_.move_to_host(s, t.microbatch);
+    if (chunk.border.valid()) references_.move_to_host(chunk.border, t.microbatch);
+  }
+  void reload(ChunkTensor t) {
+    const ChunkOffload* chunk = offloaded(t);
+    if (chunk == nullptr || !chunk->border.valid()) return;
+    references_.allocate(chunk->reloaded_border, t.microbatch);
+    references_.release(chunk->remainder, t.microbatch);
+    references_.move_back_as(chunk->border, t.microbatch, chunk->reloaded_border);
+  }
+
+ private:
+  const ChunkOffload* offloaded(ChunkTensor t) const {
+    if (chunks_.empty()) return nullptr;
+    const ChunkOffload& chunk = chunks_[static_cast<std::size_t>(t.chunk)];
+    return chunk.bytes > 0 ? &chunk : nullptr;
+  }
+
+  References& references_;
+  const std::vector<ChunkOffload>& chunks_;
+  ChunkTensor copied_;
+};
+
+// Megatron-Kwai's forward_backward_pipelining_with_interleaving: chunks' inputs and outputs are in
+// no list. A forward's copy to the host begins before the next forward, or in the steady phase
+// before the backward of the same step, and ends when the next one begins. Its reload ends before
+// its backward.
+class StandInWalk {
+ public:
+  StandInWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
+              const std::vector<ChunkOffload>& offload)
+      : references_(graph, {}),
+        offloading_(references_, offload),
+        microbatches_(schedule.microbatches),
+        warmup_(schedule.warmup[static_cast<std::size_t>(stage)]) {}
+
+  MemorySequence build(const std::vector<Step>& steps) && {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      references_.at(static_cast<std::int32_t>(i));
+      if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
+        const ChunkTensor t{slot->chunk, slot->microbatch};
+        slot->kind == SlotKind::kForward ? forward(t) : backward(t);
+      } else if (const Transfer* t = std::get_if<Transfer>(&steps[i])) {
+        transfer(*t);
+      }
+    }
+    for (Name* local :
+         {&output_tensor_, &input_tensor_, &output_tensor_grad_, &input_tensor_grad_}) {
+      assign(*local, {}, 0);
+    }
+    return std::move(references_).finish(microbatches_);
+  }
+
+ private:
+  struct Name {
+    StorageId storage;
+    std::int32_t microbatch = 0;
+  };
+
+  void forward(ChunkTensor t) {
+    if (forwards_ > 0 && forwards_ <= warmup_) offload_forward();
+    ++forwards_;
+    const Chunk& c = references_.chunk(t.chunk);
+    references_.retain_input(t.chunk, t.microbatch);  // autograd saves it
+    references_.run_forward(t.chunk, t.microbatch);
+    if (c.input.valid()) references_.release(c.input, t.microbatch);  // popped when received
+    if (c.output.valid()) references_.retain(c.output, t.microbatch);
+    assign(output_tensor_, c.output, t.microbatch);
+    forward_ = t;
+  }
+
+  void backward(ChunkTensor t) {
+    if (forwards_ == warmup_) offload_forward();  // nothing but warm-up
+    offloading_.reload(t);
+    offload_forward();
+    const Chunk& c = references_.chunk(t.chunk);
+    references_.run_backward(t.chunk, t.microbatch);
+    if (c.input.valid()) references_.drop_saved(c.input, t.microbatch);
+    if (c.output_gradient.valid()) references_.release(c.output_gradient, t.microbatch);
+    assign(input_tensor_grad_, c.input_gradient, t.microbatch);
+  }
+
+  void offload_forward() {
+    offloading_.end_copy();
+    const ChunkTensor t = std::exchange(forward_, {});
+    if (t.valid()) offloading_.begin_copy(t);
+  }
+
+  void transfer(const Transfer& t) {
+    if (const ChunkTensor r = t.receive_activation; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).input, r.microbatch);
+    }
+    if (const ChunkTensor r = t.receive_gradient; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).output_gradient, r.microbatch);
+    }
+    if (forwards_ == 0) return;  // no local names the first one
+    if (t.receive_activation.valid() || t.send_activation.valid()) {
+      const ChunkTensor r = t.receive_activation;
+      name_received(input_tensor_, r, references_.chunk(r.chunk).input);
+    }
+    if (t.receive_gradient.valid() || t.send_gradient.valid()) {
+      const ChunkTensor r = t.receive_gradient;
+      name_received(output_tensor_grad_, r, references_.chunk(r.chunk).output_gradient);
+    }
+  }
+
+  // Beside the list that it is popped from.
+  void name_received(Name& local, ChunkTensor t, StorageId s) {
+    if (t.valid()) references_.retain(s, t.microbatch);
+    assign(local, t.valid() ? s : StorageId{}, t.microbatch);
+  }
+  // Takes over a reference; what the local named before is dropped.
+  void assign(Name& local, StorageId s, std::int32_t microbatch) {
+    const Name before = std::exchange(local, {s, microbatch});
+    if (before.storage.valid()) references_.release(before.storage, before.microbatch);
+  }
+
+  References references_;
+  Offloading offloading_;
+  std::int32_t microbatches_;
+  std::int32_t warmup_;
+  std::int32_t forwards_ = 0;
+  ChunkTensor forward_;  // the last one, until its copy to the host begins
+  Name output_tensor_;
+  Name input_tensor_;
+  Name output_tensor_grad_;
+  Name input_tensor_grad_;
+};
+
 }  // namespace
 
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
-                                     std::int32_t stage) {
+                                     std::int32_t stage, const std::vector<ChunkOffload>& offload) {
   const std::vector<Step>& steps = schedule.stages[static_cast<std::size_t>(stage)];
+  if (schedule.lists_stand_ins) {
+    return StandInWalk(graph, schedule, stage, offload).build(steps);
+  }
   const auto walk = [&](const std::vector<StorageId>& carried_over) {
     return schedule.chunks == 1
                ? PlainWalk(graph, schedule.microbatches, carried_over).build(steps)

@@ -10,6 +10,9 @@
 //   decoder.input_tensor                                                 until the next forward
 //   dispatcher state (StorageRole::kModuleState)                         until the next forward
 //
+// Megatron-Kwai's lists keep zero-byte stand-ins instead of inputs and outputs, which then die with
+// what autograd saves; what is offloaded (sim/ratio_offload.h) is freed on the way.
+//
 // An output's autograd graph refers to the stage's input, and the input to its gradient. An
 // operator allocates all it writes, then frees what it was the last to refer to.
 #pragma once
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "models/operator_graph.h"
+#include "sim/ratio_offload.h"
 #include "sim/schedule.h"
 
 namespace tidemark {
@@ -38,8 +42,10 @@ struct MemorySequence {
   std::vector<StorageId> carried_over;  // live when an iteration (but the first) begins, and ends
 };
 
+// `offload`: of each chunk, where lists keep stand-ins; empty: nothing is offloaded.
 // Throws: std::logic_error if anything but what an iteration carries over would stay allocated.
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
-                                     std::int32_t stage);
+                                     std::int32_t stage,
+                                     const std::vector<ChunkOffload>& offload = {});
 
 }  // namespace tidemark

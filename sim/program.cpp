@@ -55,7 +55,8 @@ class SlotCompiler {
         from_side_stream |= source == Stream::kSharedExpert;
         if (source != op.stream) deps.push_back(from);
       }
-      // A communicator's stream, and one of copies, waits for what the calling stream has been given so far.
+      // A communicator's stream, and one of copies, waits for what the calling stream has been
+      // given so far.
       const bool follows = is_collective(op) || std::holds_alternative<CopyWork>(op.work);
       if (follows && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
       std::sort(deps.begin(), deps.end());
@@ -217,6 +218,18 @@ SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph
   return out;
 }
 
+// Not of the last virtual stage, whose backward follows its forward.
+std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, OperatorGraph& graph) {
+  std::vector<ChunkOffload> plans(graph.chunks.size());
+  for (std::size_t c = 0; c < plans.size(); ++c) {
+    const std::int64_t virtual_stage =
+        job.layout.virtual_stage(stage, static_cast<std::int64_t>(c));
+    if (virtual_stage == job.layout.virtual_stages() - 1) continue;
+    plans[c] = plan_ratio_offload(graph, c, job.options.offload_ratio);
+  }
+  return plans;
+}
+
 }  // namespace
 
 Schedule build_schedule(const Job& job) {
@@ -224,11 +237,13 @@ Schedule build_schedule(const Job& job) {
   const auto stages = static_cast<std::int32_t>(l.pipeline);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(l));
   if (l.virtual_pipeline == 1) return build_1f1b(stages, microbatches);
-  return build_interleaved_1f1b(
+  Schedule schedule = build_interleaved_1f1b(
       stages, microbatches,
       {static_cast<std::int32_t>(l.virtual_pipeline),
        static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm,
        job.options.overlap_moe_expert_parallel_comm});
+  schedule.lists_stand_ins = job.versions.fork == Fork::kKwai;
+  return schedule;
 }
 
 Program build_program(const Job& job, const HardwareProfile& profile) {
@@ -248,6 +263,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
   for (std::int64_t stage = 0; stage < l.pipeline; ++stage) {
     StageProgram out;
     out.graph = build_operator_graph(job, stage);
+    if (options.offload_ratio > 0) out.offload = plan_offload(job, stage, out.graph);
     const SlotCompiler compiler(job, costs, out.graph);
     const std::int64_t gradient_bytes = options.optimizer.main_grad_bytes;
     const Collective reduction =

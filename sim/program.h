@@ -23,6 +23,7 @@
 #include "hw_profiles/kernel_costs.h"
 #include "models/gradient_buffers.h"
 #include "models/operator_graph.h"
+#include "sim/ratio_offload.h"
 #include "sim/schedule.h"
 
 namespace tidemark {
@@ -98,6 +99,7 @@ struct ChunkProgram {
 struct StageProgram {
   OperatorGraph graph;
   std::vector<ChunkProgram> chunks;
+  std::vector<ChunkOffload> offload;  // [chunk]; empty: nothing is offloaded
   IterationEnd end;
 };
 

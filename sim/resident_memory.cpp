@@ -45,10 +45,11 @@ Bytes fresh_block(std::int64_t bytes) {
 }
 
 std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile& profile,
-                                          std::int64_t stage) {
+                                          std::int64_t stage, std::int64_t optimizer_rank) {
   const ModelSpec& m = job.model;
   const TrainingOptions& o = job.options;
   const bool last = stage == job.layout.pipeline - 1;
+  const bool kwai = job.versions.fork == Fork::kKwai;
   const std::vector<Weight> weights = stage_weights(job, stage);
   const std::int64_t h = m.hidden_size;
   std::vector<ResidentItem> items;
@@ -70,8 +71,14 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   Requests main_parameters;
   Requests moments;
   for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
-    for (const GradientBuffer& buffer : gradient_buffers(job, job.layout.virtual_stage(stage, c))) {
-      parameters.push_back(kBf16 * buffer.parameters);
+    const std::int64_t virtual_stage = job.layout.virtual_stage(stage, c);
+    if (kwai) {
+      for (const Weight& w : chunk_weights(job, virtual_stage)) {
+        parameters.push_back(kBf16 * w.count());
+      }
+    }
+    for (const GradientBuffer& buffer : gradient_buffers(job, virtual_stage, optimizer_rank)) {
+      if (!kwai) parameters.push_back(kBf16 * buffer.parameters);
       gradients.push_back(o.optimizer.main_grad_bytes * buffer.parameters);
       for (std::int64_t piece : buffer.owned_pieces) {
         main_parameters.push_back(o.optimizer.main_param_bytes * piece);
@@ -86,7 +93,7 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   add("main parameters", main_parameters, "Megatron distrib_optimizer.py", ResidentSince::kStartUp);
   add("optimizer moments", moments, "TE FusedAdam, first step", ResidentSince::kOptimizerStep);
 
-  if (o.gradient_accumulation_fusion) {
+  if (o.gradient_accumulation_fusion && !kwai) {  // Kwai's linears return no weight gradient
     add("dummy weight gradients", dummy_gradients(job, weights), "TE module/base.py");
     if (last && !makes_temporary_output_gradient(job.versions)) {
       const std::int64_t vocabulary = m.padded_vocab_size(job.layout.tensor) / job.layout.tensor;
@@ -114,8 +121,9 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
     }
   }
   // Fused gather-GEMM kernels bring their own buffers, which the allocator does not see.
-  if (last && o.linear_impl == LinearImpl::kDefault) {
-    // torch.matmul of the output layer: one handle for the forward's thread, one for autograd's.
+  if ((last || kwai) && o.linear_impl == LinearImpl::kDefault) {
+    // torch.matmul of the output layer (Kwai: of all linears): one handle for the forward's thread,
+    // one for autograd's.
     add_constant("GEMM workspaces (PyTorch)", libraries.torch_workspace_mib, 2, false);
     if (job.layout.splits_sequence()) {
       add("gathered input of the output layer", {kBf16 * rank_tokens(job) * h},

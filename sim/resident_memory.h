@@ -26,8 +26,9 @@ struct ResidentItem {
   bool calibrated = false;  // a constant fitted on measured runs, not derived
 };
 
+// `optimizer_rank`: see gradient_buffers.
 std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile& profile,
-                                          std::int64_t stage);
+                                          std::int64_t stage, std::int64_t optimizer_rank = 0);
 
 // Bytes of the block that PyTorch's caching allocator hands out for one request from a fresh
 // segment: rounded to 512; requests of 10 MiB and more get a segment rounded to 2 MiB, which is not

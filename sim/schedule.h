@@ -62,6 +62,8 @@ struct Schedule {
   std::int32_t chunks = 1;  // of a stage; more than one: interleaved
   std::int32_t microbatches_in_a_row = 1;
   bool overlaps_transfers = false;
+  // Its lists keep zero-byte stand-ins of inputs and outputs (Megatron-Kwai).
+  bool lists_stand_ins = false;
 };
 
 // Requires: stages >= 1, microbatches >= 1.

@@ -6,6 +6,7 @@
 
 #include "models/flops.h"
 #include "models/parameters.h"
+#include "sim/caching_allocator.h"
 #include "sim/parallel.h"
 
 namespace tidemark {
@@ -77,27 +78,40 @@ Bytes peak_host_memory(const Job& job, const OperatorGraph& graph, const std::ve
   return peak;
 }
 
+std::vector<ResidentItem> resident_with_offload(const Job& job, const HardwareProfile& profile,
+                                                const StageProgram& program, std::int64_t stage,
+                                                std::int64_t optimizer_rank = 0) {
+  std::vector<ResidentItem> items = resident_memory(job, profile, stage, optimizer_rank);
+  if (const auto buffers = reload_buffers(program.offload); !buffers.empty()) {
+    Bytes bytes;
+    for (const std::int64_t request : buffers) bytes += fresh_block(request);
+    items.push_back({"reload buffers", buffers, bytes, ResidentSince::kFirstUse,
+                     "Megatron-Kwai core/pipeline_parallel/offload.py", false});
+  }
+  return items;
+}
+
 StageResult stage_memory(const Job& job, const HardwareProfile& profile, const Program& program,
                          const LaneRows& rows, std::int32_t stage) {
   StageResult out;
-  const OperatorGraph& graph = program.stages[static_cast<std::size_t>(stage)].graph;
+  const StageProgram& stage_program = program.stages[static_cast<std::size_t>(stage)];
+  const OperatorGraph& graph = stage_program.graph;
   out.parameters = count_parameters(stage_weights(job, stage)).total();
   out.in_flight_peak = peak_in_flight(program.schedule, stage);
-  out.resident = resident_memory(job, profile, stage);
+  out.resident = resident_with_offload(job, profile, stage_program, stage);
   for (const ResidentItem& item : out.resident) {
     out.resident_bytes += item.bytes;
     if (item.since == ResidentSince::kOptimizerStep) out.moment_bytes += item.bytes;
   }
-  out.sequence = build_memory_sequence(graph, program.schedule, stage);
+  out.sequence = build_memory_sequence(graph, program.schedule, stage, stage_program.offload);
   out.memory = profile_memory(job, graph, out.sequence, rows);
   out.carried_over = out.memory.carried_over;
   const auto hottest =
       std::max_element(out.memory.lanes.begin(), out.memory.lanes.end(),
                        [](const LanePeak& a, const LanePeak& b) { return a.bytes < b.bytes; });
   out.hottest_lane = hottest - out.memory.lanes.begin();
-  out.host_memory =
-      peak_host_memory(job, graph, program.schedule.stages[static_cast<std::size_t>(stage)], rows,
-                       out.hottest_lane);
+  out.host_memory = peak_host_memory(
+      job, graph, program.schedule.stages[static_cast<std::size_t>(stage)], rows, out.hottest_lane);
   return out;
 }
 
@@ -145,6 +159,37 @@ Job on_platform(Job job, const HardwareProfile& profile) {
   return job;
 }
 
+RankPeak highest_peak(const Job& given, const HardwareProfile& profile,
+                      const Simulation& simulation) {
+  const Job job = on_platform(given, profile);
+  const std::int64_t ranks = job.layout.data() * job.layout.context;
+  const auto stages = static_cast<std::int64_t>(simulation.result.stages.size());
+  std::vector<RankPeak> peaks(static_cast<std::size_t>(stages * ranks));
+  parallel_for(peaks.size(), [&](std::size_t i) {
+    RankPeak& out = peaks[i];
+    out.stage = static_cast<std::int64_t>(i) / ranks;
+    out.optimizer_rank = static_cast<std::int64_t>(i) % ranks;
+    const auto stage = static_cast<std::size_t>(out.stage);
+    const StageProgram& program = simulation.program.stages[stage];
+    const StageResult& result = simulation.result.stages[stage];
+    const std::vector<ResidentItem> resident =
+        resident_with_offload(job, profile, program, out.stage, out.optimizer_rank);
+    const Card card{job,
+                    out.stage,
+                    program.graph,
+                    simulation.program.schedule.stages[stage],
+                    result.sequence,
+                    resident,
+                    simulation.rows,
+                    result.hottest_lane,
+                    false,
+                    nullptr,
+                    out.optimizer_rank};
+    out.peak = replay_card(card, CachingAllocator::kNoLimit).memory.peak;
+  });
+  return *std::ranges::max_element(peaks, {}, &RankPeak::peak);
+}
+
 Simulation simulate(const Job& given, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder) {
   const Job job = on_platform(given, profile);
@@ -180,8 +225,8 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   PeakWatch watch(std::move(moments), records ? &clocks : recorder);
   UnitTimes times = run_unit(out.program, out.rows, &watch);
   parallel_for(r.stages.size(), [&](std::size_t stage) {
-    replay_hottest_card(job, out.program, out.rows, stage, collectives, records ? &clocks.clock(stage) : nullptr,
-                        r.limit(), r.stages[stage]);
+    replay_hottest_card(job, out.program, out.rows, stage, collectives,
+                        records ? &clocks.clock(stage) : nullptr, r.limit(), r.stages[stage]);
   });
 
   std::int64_t in_slots = 0;

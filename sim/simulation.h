@@ -89,4 +89,15 @@ Job on_platform(Job job, const HardwareProfile& profile);
 Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder = nullptr);
 
+// The highest peak allocated of all ranks: ranks that share a stage's weights own different pieces
+// of its optimizer state, on which the allocator's blocks depend.
+struct RankPeak {
+  Bytes peak;
+  std::int64_t stage = 0;
+  std::int64_t optimizer_rank = 0;  // in the DP * CP group
+};
+// Blocks that collectives have recorded count as reusable at once. Requires: `simulation` of the
+// job on the profile.
+RankPeak highest_peak(const Job& job, const HardwareProfile& profile, const Simulation& simulation);
+
 }  // namespace tidemark

@@ -11,10 +11,9 @@ namespace tidemark {
 namespace {
 
 // Threads of a stage: the engine's streams, and two that only the trace has.
-constexpr const char* kStreams[kNumStreams] = {"compute",         "shared expert",
-                                               "tensor-parallel", "context-parallel",
-                                               "expert-parallel", "data-parallel",
-                                               "device to host",  "host to device"};
+constexpr const char* kStreams[kNumStreams] = {
+    "compute",         "shared expert", "tensor-parallel", "context-parallel",
+    "expert-parallel", "data-parallel", "device to host",  "host to device"};
 constexpr int kSlotThread = -1;
 constexpr int kTransferThread = kNumStreams;
 

@@ -540,6 +540,46 @@ ClaimCheck bagualu2_activation_formula(JsonReader& claim, const fs::path& root) 
   };
 }
 
+// The highest peak allocated of all ranks, for variants of one job (JSON merge patches, RFC 7386).
+// Variants that ran out of memory are listed with what we predict.
+ClaimCheck highest_rank_memory(JsonReader& claim, const fs::path& root) {
+  struct Case {
+    std::string what;
+    Job job;
+    std::optional<std::int64_t> measured;  // empty: out of memory
+  };
+  const Tolerance tolerance = read_tolerance(claim);
+  const fs::path file = root / claim.string("job");
+  const nlohmann::json base = load_json(file);
+  auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
+    Case c;
+    c.what = in.string("what");
+    nlohmann::json json = base;
+    json.merge_patch(in.raw("patch"));
+    c.job = job_from_json(json, file.string() + " as patched");
+    c.measured = in.optional_integer("measured_bytes", {1, std::int64_t{1} << 50});
+    return c;
+  });
+  return [=, cases = std::move(cases)] {
+    std::vector<ClaimLine> lines;
+    std::vector<double> errors;
+    for (const Case& c : cases) {
+      const HardwareProfile profile = load_hardware_profile(c.job.hardware);
+      const Simulation simulation = simulate(c.job, profile, balanced_routing(c.job));
+      const std::int64_t peak = highest_peak(c.job, profile, simulation).peak.value;
+      if (!c.measured) {
+        lines.push_back({c.what, "out of memory", peak, std::nullopt, true});
+        continue;
+      }
+      errors.push_back(percent_off(static_cast<double>(peak), static_cast<double>(*c.measured)));
+      lines.push_back(
+          percent_line(c.what, *c.measured, peak, errors.back(), tolerance.max_percent));
+    }
+    lines.push_back(mean_line("mean", summarize(errors).mean, tolerance.mean_percent));
+    return lines;
+  };
+}
+
 // In-flight microbatches (of chunks) of each stage, and the makespan of slots without
 // communication. Durations are of all chunks of a stage together.
 ClaimCheck schedule(JsonReader& claim, const fs::path&) {
@@ -618,6 +658,7 @@ ClaimCheck schedule(JsonReader& claim, const fs::path&) {
 const std::map<std::string, ClaimKind>& claim_kinds() {
   static const std::map<std::string, ClaimKind> kKinds = {
       {"bagualu2_activation_formula", bagualu2_activation_formula},
+      {"highest_rank_memory", highest_rank_memory},
       {"iteration_time", iteration_time},
       {"kept_bytes", kept_bytes},
       {"last_rank_memory", last_rank_memory},

@@ -241,6 +241,7 @@ std::string job_text(const JobInput& input) {
   out += "\nframeworks  Megatron core " + job.versions.megatron_core.text() +
          ", Transformer Engine " + job.versions.transformer_engine.text();
   if (job.versions.dtk) out += ", DTK " + job.versions.dtk->year_month();
+  if (job.versions.fork == Fork::kKwai) out += ", Kwai's fork";
   return out + "\n";
 }
 

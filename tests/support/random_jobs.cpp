@@ -90,8 +90,8 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages
     o.offload.min_tensor_elements = rng.pick<std::int64_t>({1, 256, 4096});
     o.offload.fraction = rng.pick({1.0, 0.6});
     for (const OffloadModule module : kOffloadModules) {
-      const bool alone = module == OffloadModule::kAttnProj &&
-                         !o.offload.offloads(OffloadModule::kCoreAttn);
+      const bool alone =
+          module == OffloadModule::kAttnProj && !o.offload.offloads(OffloadModule::kCoreAttn);
       if (!alone && rng.coin()) o.offload.modules.push_back(module);
     }
   }

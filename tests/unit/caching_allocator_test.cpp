@@ -201,6 +201,46 @@ class NaiveAllocator {
   int next_ = 0;
 };
 
+// max_split_size_mb:32. Free blocks of 32 MiB and more are "oversize".
+CachingAllocator::Handle oversize_block(CachingAllocator& a, std::int64_t mib) {
+  const CachingAllocator::Handle handle = a.allocate(mib * kMi);
+  a.release(handle);
+  return handle;
+}
+
+TEST(CachingAllocatorWithMaxSplitSize, KeepsOversizeBlocksFromSmallerRequests) {
+  CachingAllocator a(CachingAllocator::kNoLimit, Bytes(32 * kMi));
+  oversize_block(a, 32);
+  a.allocate(32 * kMi - 512);  // below the limit: a segment of its own, of 32 MiB too
+  EXPECT_EQ(a.reserved(), Bytes((32 + 32) * kMi));
+}
+
+TEST(CachingAllocatorWithMaxSplitSize, GivesSmallerBlocksToSmallerRequestsAndSplitsThem) {
+  CachingAllocator a(CachingAllocator::kNoLimit, Bytes(32 * kMi));
+  oversize_block(a, 30);
+  a.allocate(12 * kMi);
+  EXPECT_EQ(a.reserved(), Bytes(30 * kMi));
+  EXPECT_EQ(a.allocated(), Bytes(12 * kMi));
+}
+
+TEST(CachingAllocatorWithMaxSplitSize, GivesOversizeBlocksWholeWhenLessThan20MiBLarger) {
+  CachingAllocator a(CachingAllocator::kNoLimit, Bytes(32 * kMi));
+  oversize_block(a, 60);
+  const CachingAllocator::Handle loose = a.allocate(40 * kMi);  // 20 MiB smaller: not this one
+  EXPECT_EQ(a.reserved(), Bytes((60 + 40) * kMi));
+  a.allocate(40 * kMi + 512);
+  EXPECT_EQ(a.reserved(), Bytes((60 + 40) * kMi));
+  EXPECT_EQ(a.allocated(), Bytes((60 + 40) * kMi));
+  a.release(loose);
+  EXPECT_EQ(a.allocated(), Bytes(60 * kMi));
+}
+
+TEST(CachingAllocatorWithMaxSplitSize, DoesNotSplitANewOversizeSegment) {
+  CachingAllocator a(CachingAllocator::kNoLimit, Bytes(32 * kMi));
+  a.allocate(33 * kMi - 512);  // segment of 34 MiB, of which 1 MiB + 512 would be left
+  EXPECT_EQ(a.allocated(), Bytes(34 * kMi));
+}
+
 TEST(CachingAllocator, AgreesWithListsOnRandomTraces) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

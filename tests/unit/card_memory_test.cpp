@@ -26,9 +26,9 @@ class OneCard {
         resident_(resident_memory(job_, profile_, stage)) {}
 
   CardReplay replay(Bytes limit = kNoLimit, const StageClock* clock = nullptr) const {
-    return replay_card({job_, stage_, graph(), steps(), sequence_, resident_, rows_, 0,
-                        clock != nullptr, clock},
-                       limit);
+    return replay_card(
+        {job_, stage_, graph(), steps(), sequence_, resident_, rows_, 0, clock != nullptr, clock},
+        limit);
   }
   // A clock on which the CPU issues everything at once and the device takes `ns` for each operator.
   StageClock device_that_takes(std::int64_t ns) const {

@@ -44,6 +44,12 @@ TEST(GradientBuffers, TheFirstRankOwnsTheFirstShardOfEachBucket) {
   EXPECT_EQ(b.owned(), 36992);
 }
 
+TEST(GradientBuffers, TheSecondRankOwnsTheSecondShard) {
+  // From 36992: the rest of fc1, norm, qkv, norm, proj, embedding.
+  const GradientBuffer b = gradient_buffers(one_layer(), 0, 1)[0];
+  EXPECT_THAT(b.owned_pieces, ElementsAre(41024 - 36992, 64, 12288, 64, 4096, 16384));
+}
+
 TEST(GradientBuffers, ABucketClosesOnceItHoldsTheBucketSize) {
   Job job = one_layer();
   job.options.overlap_grad_reduce = true;

@@ -122,7 +122,7 @@ TEST(HardwareProfilePath, UnknownNameListsTheKnownOnes) {
     FAIL();
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("\"bw2000\""),
-                                    HasSubstr("a100 b200 bw1000 bw1100 gb200 h100 h20")));
+                                    HasSubstr("a100 b200 bw1000 bw1100 gb200 h100 h20 h800")));
   }
 }
 

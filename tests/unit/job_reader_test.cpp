@@ -254,6 +254,43 @@ TEST(JobReader, RefusesRecomputationThatMegatronRefuses) {
   }
 }
 
+TEST(JobReader, RoundTripOfKwaisFork) {
+  nlohmann::json json = small_job();
+  for (const char* key :
+       {"num_experts", "moe_router_topk", "moe_ffn_hidden_size", "moe_layer_freq"}) {
+    json["model"].erase(key);
+  }
+  json["frameworks"]["fork"] = "kwai";
+  json["parallel"] = {{"world_size", 8},
+                      {"tensor_model_parallel_size", 2},
+                      {"sequence_parallel", true},
+                      {"context_parallel_size", 2},
+                      {"pipeline_model_parallel_size", 2},
+                      {"virtual_pipeline_model_parallel_size", 2}};
+  json["options"] = {{"kaimm_recompute_norm", true},
+                     {"kaimm_recompute_mlp_activation_func", true},
+                     {"kaimm_offload_activation_ratio", 0.3},
+                     {"allocator_max_split_size_mb", 21}};
+  const Job job = job_from_json(json, "job.json");
+  EXPECT_EQ(job.versions.fork, Fork::kKwai);
+  EXPECT_EQ(job.layout.virtual_pipeline, 2);
+  EXPECT_TRUE(job.options.recompute.layernorm);
+  EXPECT_TRUE(job.options.recompute.mlp_act);
+  EXPECT_DOUBLE_EQ(job.options.offload_ratio, 0.3);
+  EXPECT_EQ(*job.options.allocator_max_split_size_mb, 21);
+  EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("take no time")));
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  json["frameworks"].erase("fork");
+  json["options"]["allocator_max_split_size_mb"] = 20;  // PyTorch wants more
+  EXPECT_THAT(error_of(json), HasSubstr("/options/allocator_max_split_size_mb: 20"));
+  json["options"].erase("allocator_max_split_size_mb");
+  EXPECT_THAT(error_of(json),
+              AllOf(HasSubstr("/options/kaimm_recompute_mlp_activation_func: true, expected the "
+                              "fork \"kwai\""),
+                    HasSubstr("/options/kaimm_offload_activation_ratio: 0.3")));
+}
+
 TEST(JobReader, RoundTripOfMultiLatentAttention) {
   nlohmann::json json = small_job();
   json["model"].erase("kv_channels");

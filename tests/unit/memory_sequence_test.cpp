@@ -173,5 +173,111 @@ TEST(MemorySequence, ARecomputedAttributeTakesThePlaceOfTheFirst) {
   EXPECT_THAT(s.carried_over, ElementsAre(again));
 }
 
+// Two chunks of the first of two stages, each with an operator each way; a of 4 MiB is kept.
+OperatorGraph two_chunks() {
+  OperatorGraph g;
+  for (int c = 0; c < 2; ++c) {
+    Chunk& chunk = g.chunks.emplace_back();
+    const StorageId a = add(g, "a");
+    g.storages[a.index()].bytes.fixed = 4 << 20;
+    chunk.output = add(g, "out");
+    chunk.output_gradient = add(g, "dout");
+    if (c == 1) {
+      chunk.input = add(g, "in");
+      chunk.input_gradient = add(g, "din");
+    }
+    g.forward.push_back(op({}, {a, chunk.output}));
+    g.backward.push_back(op({chunk.output_gradient, a}, {}));
+    if (c == 1) {
+      g.forward.back().reads = {chunk.input};
+      g.backward.back().writes = {chunk.input_gradient};
+    }
+    chunk.forward = chunk.backward = {c, c + 1};
+  }
+  return g;
+}
+
+// "F2+a": a storage of the chunk's microbatch is allocated ("-": freed) in or before the third
+// forward; "B": backward. What crosses the stage's borders is left out.
+std::string text_of(const OperatorGraph& graph, const Schedule& schedule,
+                    const std::vector<ChunkOffload>& offload, ChunkTensor tensor) {
+  const ChunkOffload& chunk = offload[static_cast<std::size_t>(tensor.chunk)];
+  const StorageId a = graph.forward[static_cast<std::size_t>(tensor.chunk)].writes[0];
+  std::string out;
+  for (const MemoryEvent& e : build_memory_sequence(graph, schedule, 0, offload).events) {
+    const StorageId s(e.storage);
+    const bool of_chunk = s == a || s == chunk.remainder || s == chunk.reloaded_border;
+    if (e.microbatch != tensor.microbatch || !of_chunk) continue;
+    int forwards = 0;
+    int backwards = 0;
+    for (std::int32_t step = 0; step < e.step; ++step) {
+      const Slot* slot = std::get_if<Slot>(&schedule.stages[0][static_cast<std::size_t>(step)]);
+      if (slot != nullptr) ++(slot->kind == SlotKind::kForward ? forwards : backwards);
+    }
+    const Slot& slot = std::get<Slot>(schedule.stages[0][static_cast<std::size_t>(e.step)]);
+    if (!out.empty()) out += " ";
+    out += slot.kind == SlotKind::kForward ? "F" + std::to_string(forwards)
+                                           : "B" + std::to_string(backwards);
+    out += (e.allocates ? "+" : "-") + graph.storages[s.index()].name;
+  }
+  return out;
+}
+
+Schedule stand_in_schedule(std::int32_t microbatches) {
+  Schedule schedule = build_interleaved_1f1b(2, microbatches, {2, 2, true});
+  schedule.lists_stand_ins = true;
+  return schedule;
+}
+
+std::vector<ChunkOffload> offload_of_both(OperatorGraph& g, double ratio) {
+  return {plan_ratio_offload(g, 0, ratio), plan_ratio_offload(g, 1, ratio)};
+}
+
+// Forwards: chunk 0 of microbatches 0 and 1, chunk 1 of both, then microbatches 2 and 3. Warm-up: 2
+// (PP - 1) + PP = 4 of them. Backwards begin with chunk 1: microbatch 0 of chunk 0 has the third.
+TEST(MemorySequence, FreesWhatIsOffloadedWhenTheNextCopyBegins) {
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> all = offload_of_both(g, 1);
+  // Comes back as a part of a buffer that is no storage.
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), all, {0, 0}), "F0+a F2-a");
+  // The sixth forward, of the steady phase: copied beside its step's backward, the second.
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), all, {0, 3}), "F5+a B2-a");
+}
+
+TEST(MemorySequence, KeepsTheRemainderOfABorderStorageUntilItIsReloaded) {
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> half = offload_of_both(g, 0.5);
+  EXPECT_EQ(text_of(g, stand_in_schedule(4), half, {0, 0}),
+            "F0+a F1+offload.remainder F2-a "
+            "B2+offload.reloaded_border B2-offload.remainder B2-offload.reloaded_border");
+}
+
+TEST(MemorySequence, OffloadsTheLastForwardOfAScheduleOfWarmUpOnly) {
+  OperatorGraph g = two_chunks();
+  const std::vector<ChunkOffload> half = offload_of_both(g, 0.5);
+  EXPECT_EQ(text_of(g, stand_in_schedule(2), half, {1, 1}),
+            "F3+a B0+offload.remainder B0-a "
+            "B1+offload.reloaded_border B1-offload.remainder B1-offload.reloaded_border");
+}
+
+TEST(MemorySequence, FreesAReceivedInputWhenItIsOffloadedOrByItsBackward) {
+  // Storage 6 is chunk 1's input: of 4 MiB it is offloaded, of 512 bytes kept.
+  for (const std::int64_t bytes : {std::int64_t{4} << 20, std::int64_t{512}}) {
+    OperatorGraph g = two_chunks();
+    g.storages[6].bytes.fixed = bytes;
+    g.backward[1].reads.push_back(StorageId(6));
+    const Schedule schedule = stand_in_schedule(4);
+    const std::vector<ChunkOffload> all = offload_of_both(g, 1);
+    int frees = 0;
+    for (const MemoryEvent& e : build_memory_sequence(g, schedule, 0, all).events) {
+      if (e.storage != 6 || e.microbatch != 0 || e.allocates) continue;
+      ++frees;
+      const Step& step = schedule.stages[0][static_cast<std::size_t>(e.step)];
+      EXPECT_EQ(std::get<Slot>(step).kind, bytes > 512 ? SlotKind::kForward : SlotKind::kBackward);
+    }
+    EXPECT_EQ(frees, 1);
+  }
+}
+
 }  // namespace
 }  // namespace tidemark
