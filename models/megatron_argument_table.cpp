@@ -12,6 +12,7 @@ namespace {
 // thu-pacman/BaGuaLu's bgl2/arguments.py and Kwai's Megatron of ATC 2024 (`kaimm_*`).
 
 constexpr std::string_view kModelledSwitches = R"(
+  fine_grained_activation_offloading
   account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split
   accumulate_allreduce_grads_in_fp32 add_bias_linear add_position_embedding add_qkv_bias
   apply_rope_fusion bf16 bias_swiglu_fusion check_for_nan_in_loss_and_grad
@@ -28,6 +29,7 @@ constexpr std::string_view kModelledSwitches = R"(
 
 // `nnodes` and `nproc_per_node` are torchrun's: together they are the world size.
 constexpr std::string_view kModelledValues = R"(
+  activation_offload_fraction min_offloaded_tensor_size
   attention_backend context_parallel_size cross_entropy_fusion_impl data_parallel_size
   ddp_bucket_size decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers exp_avg_dtype
   exp_avg_sq_dtype expert_model_parallel_size expert_tensor_parallel_size extra_vocab_size
@@ -46,7 +48,8 @@ constexpr std::string_view kModelledValues = R"(
 )";
 
 constexpr std::string_view kModelledLists = R"(
-  cp_comm_type moe_aux_loss_coeff moe_router_load_balancing_type recompute_modules
+  cp_comm_type moe_aux_loss_coeff moe_router_load_balancing_type offload_modules
+  recompute_modules
 )";
 
 // Data, checkpoints, logging, learning rate, tokenizer files, RL, inference, vision; and details of
@@ -179,7 +182,7 @@ constexpr std::string_view kIrrelevantValues = R"(
   max_tokens_to_oom megatron_fsdp_grad_comm_dtype megatron_fsdp_main_grads_dtype
   megatron_fsdp_main_params_dtype memory_snapshot_path merge_file mhc_init_gating_factor
   mhc_log_amax_per_step mhc_recompute_layer_num mhc_sinkhorn_iterations mhc_tau
-  mid_level_dataset_surplus min_loss_scale min_lr min_offloaded_tensor_size mlp_chunks_for_prefill
+  mid_level_dataset_surplus min_loss_scale min_lr mlp_chunks_for_prefill
   moe_deepep_num_sms moe_hybridep_num_sms moe_router_bias_update_rate moe_router_group_topk
   moe_router_num_groups moe_router_score_function moe_router_topk_scaling_factor
   moe_token_drop_policy moe_upcycling_granularity mscale mscale_all_dim mtp_hybrid_override_pattern
@@ -225,7 +228,7 @@ constexpr std::string_view kIrrelevantValues = R"(
 
 constexpr std::string_view kIrrelevantLists = R"(
   bgl2_offload_modules cuda_graph_modules cuda_graph_scope data_path fp8_ctx_modules
-  high_priority_stream_groups iterations_to_skip mrope_section offload_modules
+  high_priority_stream_groups iterations_to_skip mrope_section
   phase_transition_iterations profile_ranks recompute_layer_ids recompute_mtp_layer_ids
   retriever_report_topk_accuracies rl_inference_parsers swap_modules test_data_path
   tiktoken_special_tokens tokenizer_special_tokens train_data_path valid_data_path
@@ -262,6 +265,7 @@ constexpr NotModelled kNotModelled[] = {
     {"defer_embedding_wgrad_compute", Arity::kSwitch, ""},
     {"delay_1f1b_cooldown_wgrad_compute", Arity::kSwitch, ""},
     {"delay_wgrad_compute", Arity::kSwitch, ""},
+    {"delta_offload_bytes_across_pp_ranks", Arity::kValue, ""},
     {"disable_backward_fusion", Arity::kSwitch, ""},
     {"disable_jit_fuser", Arity::kSwitch, ""},
     {"distribute_saved_activations", Arity::kSwitch, ""},
@@ -276,7 +280,7 @@ constexpr NotModelled kNotModelled[] = {
     {"experimental_attention_variant", Arity::kValue, ""},
     {"export_moe_imbalance_ratio", Arity::kSwitch, ""},
     {"external_cuda_graph", Arity::kSwitch, ""},
-    {"fine_grained_activation_offloading", Arity::kSwitch, ""},
+    {"fine_grained_offloading_max_inflight_offloads", Arity::kValue, ""},
     {"flux_transpose_weight", Arity::kSwitch, ""},
     {"force_fp8_ctx", Arity::kSwitch, ""},
     {"fp16", Arity::kSwitch, ""},

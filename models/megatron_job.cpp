@@ -365,6 +365,28 @@ ContextParallelComm read_context_comm(ArgumentReader& in, std::int64_t context_p
 }
 
 // TransformerConfig.__post_init__: what goes with which granularity.
+void read_offload(ArgumentReader& in, FineGrainedOffload& offload) {
+  if (!in.boolean("fine_grained_activation_offloading")) return;
+  const std::vector<std::string> names = list_items(in.text("offload_modules", ""));
+  if (names.empty()) in.refuse("offload_modules", "missing", "modules to offload");
+  for (const std::string& name : names) {
+    const auto* known = std::find_if(std::begin(kOffloadModules), std::end(kOffloadModules),
+                                     [&](OffloadModule m) { return name == name_of(m); });
+    if (known != std::end(kOffloadModules)) {
+      offload.modules.push_back(*known);
+      continue;
+    }
+    std::string allowed;
+    for (OffloadModule m : kOffloadModules) {
+      allowed += (allowed.empty() ? "" : ", ") + std::string(name_of(m));
+    }
+    in.refuse("offload_modules", name, allowed);
+  }
+  offload.min_tensor_elements =
+      in.integer_or("min_offloaded_tensor_size", offload.min_tensor_elements);
+  offload.fraction = in.number_or("activation_offload_fraction", offload.fraction);
+}
+
 void read_recompute(ArgumentReader& in, TrainingOptions& o) {
   const std::string granularity = in.text("recompute_granularity", "None");
   if (granularity == "None") return;
@@ -492,6 +514,7 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
   o.create_attention_mask_in_dataloader = in.boolean("create_attention_mask_in_dataloader", true);
   o.hidden_dropout = in.number_or("hidden_dropout", 0.1);
   read_recompute(in, o);
+  read_offload(in, o.offload);
   const ParallelLayout& l = job.layout;
   if (l.virtual_pipeline > 1) {
     o.overlap_p2p_comm = in.boolean("overlap_p2p_comm", true);

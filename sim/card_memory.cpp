@@ -179,7 +179,12 @@ class Replay {
 
   CachingAllocator::Handle allocate(std::int64_t size, int pool = kMainPool) {
     if (size == 0) return kDead;
-    const CachingAllocator::Handle handle = allocator_.allocate(size, pool);
+    CachingAllocator::Handle handle = allocator_.allocate(size, pool);
+    if (handle == CachingAllocator::kOutOfMemory && !retired_.empty()) {
+      // release_cached_blocks: the CPU waits for what other streams still do with freed blocks.
+      while (!retired_.empty()) reuse_first();
+      handle = allocator_.allocate(size, pool);
+    }
     if (handle == CachingAllocator::kOutOfMemory) throw SegmentRefused{size};
     return handle;
   }
@@ -203,10 +208,11 @@ class Replay {
   }
 
   void reuse_finished() {
-    while (!retired_.empty() && retired_.top().done_ns <= now_ns_) {
-      allocator_.reuse(retired_.top().handle);
-      retired_.pop();
-    }
+    while (!retired_.empty() && retired_.top().done_ns <= now_ns_) reuse_first();
+  }
+  void reuse_first() {
+    allocator_.reuse(retired_.top().handle);
+    retired_.pop();
   }
 
   void begin_clock() {

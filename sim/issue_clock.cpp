@@ -11,7 +11,8 @@ ClockRecorder::ClockRecorder(const Program& program, std::vector<std::int64_t> l
       lanes_(std::move(lanes)),
       next_(next),
       clocks_(program.stages.size()),
-      host_(program.stages.size(), 0) {
+      host_(program.stages.size(), 0),
+      queued_(program.stages.size()) {
   for (std::size_t stage = 0; stage < clocks_.size(); ++stage) {
     clocks_[stage].steps.resize(program.schedule.stages[stage].size());
   }
@@ -23,6 +24,12 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
   const auto s = static_cast<std::size_t>(stage);
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   const ProgramOp& source = slot.ops[static_cast<std::size_t>(op)];
+  std::deque<std::int64_t>& queue = queued_[s];
+  if (queue.size() == kLaunchQueue) {
+    host_[s] = std::max(host_[s], queue.front());
+    queue.pop_front();
+  }
+  queue.push_back(done);
   host_[s] += program_.host_issue_ns;
   if (source.operator_index >= 0) {
     clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});

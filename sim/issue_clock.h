@@ -2,12 +2,18 @@
 // the allocator asks on the CPU whether another stream has finished with a block.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "sim/lane_engine.h"
 
 namespace tidemark {
+
+// Operators that the CPU may have queued on the device before a launch blocks. CUDA's launch queue
+// holds about 1,024 kernels (not documented; assumed for HIP too).
+constexpr std::size_t kLaunchQueue = 1024;
 
 struct StageClock {
   struct Times {
@@ -35,7 +41,8 @@ class ClockRecorder : public Recorder {
   std::vector<std::int64_t> lanes_;  // [stage]
   Recorder* next_;
   std::vector<StageClock> clocks_;
-  std::vector<std::int64_t> host_;  // [stage]: as the engine advances it
+  std::vector<std::int64_t> host_;                // [stage]: as the engine advances it, or later
+  std::vector<std::deque<std::int64_t>> queued_;  // [stage]: ends of the last launches
 };
 
 }  // namespace tidemark

@@ -129,7 +129,13 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
                   collectives_record,
                   clock};
   out.card = replay_card(card, Bytes(std::numeric_limits<std::int64_t>::max()));
-  if (out.card.memory.reserved > limit) out.out_of_memory = replay_card(card, limit).out_of_memory;
+  if (out.card.memory.reserved <= limit) return;
+  const CardReplay limited = replay_card(card, limit);
+  out.out_of_memory = limited.out_of_memory;
+  if (!limited.out_of_memory) {
+    out.card = limited;
+    out.gives_back = true;
+  }
 }
 
 }  // namespace

@@ -30,8 +30,9 @@ struct StageResult {
   std::int64_t peak_time_ns = 0;  // when the hottest lane's peak is reached, in the iteration
   StageTimes times;
 
-  CardReplay card;  // the hottest lane, on a card without limit
-  // On a card of the profile's capacity, if that is less than what the hottest lane would reserve.
+  // The hottest lane: on a card without limit if it does not fit, so that it shows what it needs.
+  CardReplay card;
+  bool gives_back = false;  // it fits because PyTorch gives cached blocks back
   std::optional<OutOfMemory> out_of_memory;
 
   Bytes allocated_after_iteration() const { return card.memory.after_iteration; }
@@ -66,8 +67,7 @@ struct SimulationResult {
   std::int64_t tightest_stage() const { return static_cast<std::int64_t>(tightest()); }
   // What segments may take together.
   Bytes limit() const { return capacity - reserved_outside; }
-  // The limit less the most that a card would reserve. Negative: cached blocks have to be given
-  // back, or the job does not fit.
+  // The limit less the most that a card reserves. Negative: the job does not fit.
   Bytes headroom() const { return limit() - stages[tightest()].card.memory.reserved; }
   bool fits() const;
 

@@ -207,9 +207,10 @@ Verdict judge(const JobInput& input, const Simulation& simulation) {
                            " allocated)";
   if (verdict.fits) {
     verdict.text =
-        verdict.headroom >= Bytes(0)
-            ? "Fits: " + peak + ", " + gib_text(verdict.headroom) + " to spare."
-            : "Fits, but only by giving cached memory back: without a limit, " + peak + ".";
+        stage.gives_back
+            ? "Fits, but only by giving cached memory back and waiting for the device: " + peak +
+                  "."
+            : "Fits: " + peak + ", " + gib_text(verdict.headroom) + " to spare.";
     return verdict;
   }
   verdict.text = "Does not fit: " + peak + ", " + gib_text(-verdict.headroom) + " too much." +

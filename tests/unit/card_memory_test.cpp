@@ -120,6 +120,18 @@ TEST(ReplayCard, BlocksOfCollectivesAreReusedLateWhereTheCpuRunsAhead) {
               to_mib(never_recorded.after_iteration), 64);
 }
 
+// Found when interleaved stages, whose CPU never waits, were said not to fit.
+TEST(ReplayCard, WaitsForTheDeviceBeforeItRunsOutOfMemory) {
+  const OneCard card(qwen3_32b(), 0);
+  const StageClock late = card.device_that_takes(1000);
+  const Bytes at_once = card.replay().memory.reserved;
+  const Bytes running_ahead = card.replay(kNoLimit, &late).memory.reserved;
+  const Bytes between((at_once.value + running_ahead.value) / 2);
+  const CardReplay limited = card.replay(between, &late);
+  EXPECT_FALSE(limited.out_of_memory.has_value());
+  EXPECT_LE(limited.memory.reserved, between);
+}
+
 TEST(Simulate, SaysWhetherTheTightestStageFits) {
   const Job job = two_stage_job();
   HardwareProfile profile = load_hardware_profile("bw1000");

@@ -198,6 +198,30 @@ TEST(JobReader, ReadsRecomputation) {
   EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
 }
 
+TEST(JobReader, ReadsOffloadingAndTheOtherKeysOfModelsAndDispatchers) {
+  nlohmann::json json = small_job();
+  json["options"] = {{"offload_modules", {"core_attn", "expert_fc1"}},
+                     {"min_offloaded_tensor_size", 0},
+                     {"activation_offload_fraction", 0.5},
+                     {"attention_backend", "unfused"},
+                     {"moe_token_dispatcher_type", "hybridep"}};
+  json["model"].update(
+      {{"swiglu", false}, {"squared_relu", true}, {"rotary_percent", 0.5}, {"mtp_num_layers", 1}});
+  const Job job = job_from_json(json, "");
+  EXPECT_TRUE(job.options.offload.offloads(OffloadModule::kExpertFc1));
+  EXPECT_EQ(job.options.attention_backend, AttentionBackend::kUnfused);
+  EXPECT_EQ(job.options.moe_dispatcher, MoeDispatcher::kHybridEp);
+  EXPECT_EQ(job.model.activation, Activation::kSquaredRelu);
+  EXPECT_EQ(job.model.mtp_num_layers, 1);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  json["options"]["offload_modules"] = {"attn_proj", "experts"};
+  EXPECT_THAT(error_of(json),
+              HasSubstr("/options/offload_modules: \"experts\", expected an array"));
+  json["options"]["offload_modules"] = {"attn_proj"};
+  EXPECT_THAT(error_of(json), HasSubstr("/options/offload_modules: attn_proj, expected core_attn"));
+}
+
 TEST(JobReader, RefusesRecomputationThatMegatronRefuses) {
   nlohmann::json json = small_job();
   const auto error = [&](nlohmann::json options) {

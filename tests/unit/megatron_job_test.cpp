@@ -389,6 +389,25 @@ TEST(JobFromMegatron, OneExpertACardNeedsNoGroupedGemm) {
               HasSubstr("/moe_grouped_gemm: False"));
 }
 
+TEST(JobFromMegatron, ReadsFineGrainedOffloading) {
+  const nlohmann::json given =
+      with(moe(), {{"fine_grained_activation_offloading", true},
+                   {"offload_modules", {"core_attn", "attn_proj", "moe_act"}},
+                   {"min_offloaded_tensor_size", 4096},
+                   {"activation_offload_fraction", 0.5}});
+  const FineGrainedOffload offload = read(given).options.offload;
+  EXPECT_EQ(offload.modules, (std::vector{OffloadModule::kCoreAttn, OffloadModule::kAttnProj,
+                                          OffloadModule::kMoeAct}));
+  EXPECT_EQ(offload.min_tensor_elements, 4096);
+  EXPECT_DOUBLE_EQ(offload.fraction, 0.5);
+  // Modules alone switch nothing on.
+  EXPECT_TRUE(
+      read(with(moe(), {{"offload_modules", {"core_attn"}}})).options.offload.modules.empty());
+  EXPECT_THROW(read(with(given, {{"offload_modules", {"attn_proj"}}})), InputError);
+  EXPECT_THROW(read(with(given, {{"offload_modules", {"experts"}}})), InputError);
+  EXPECT_THROW(read(with(given, {{"delta_offload_bytes_across_pp_ranks", 1024}})), InputError);
+}
+
 TEST(JobFromMegatron, BatchSchedulesStartWithTheirFirstSize) {
   nlohmann::json j = with(dense(), {{"step_batch_size_schedule", "0:32 200B:768"}});
   j.erase("global_batch_size");
