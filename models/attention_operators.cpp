@@ -21,18 +21,6 @@ HeadWidths widths(const Job& job) {
           heads * a.value_dim()};
 }
 
-AttentionWork attention_work(const Job& job, Direction direction) {
-  const AttentionSpec& a = job.model.attention;
-  AttentionShape shape;
-  shape.batch = job.batch.micro_batch_size;
-  shape.seq_q = job.batch.seq_length;
-  shape.seq_kv = job.batch.seq_length;
-  shape.heads = a.num_heads / job.layout.tensor;
-  shape.qk_dim = a.query_dim();
-  shape.v_dim = a.value_dim();
-  return {shape, job.layout.context, direction};
-}
-
 CollectiveWork context_collective(Collective op, std::int64_t bytes) {
   return {op, Group::kContext, {bytes, 0}, {bytes, 0}, 1};
 }
@@ -238,6 +226,18 @@ std::vector<StorageId> up_and_rotate(GraphBuilder& g, StorageId query_up, const 
 }
 
 }  // namespace
+
+AttentionWork attention_work(const Job& job, Direction direction) {
+  const AttentionSpec& a = job.model.attention;
+  AttentionShape shape;
+  shape.batch = job.batch.micro_batch_size;
+  shape.seq_q = job.batch.seq_length;
+  shape.seq_kv = job.batch.seq_length;
+  shape.heads = a.num_heads / job.layout.tensor;
+  shape.qk_dim = a.query_dim();
+  shape.v_dim = a.value_dim();
+  return {shape, job.layout.context, direction};
+}
 
 StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, StorageId value) {
   const Job& job = g.job();

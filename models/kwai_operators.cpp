@@ -162,16 +162,11 @@ Heads query_key_value(GraphBuilder& g, StorageId input) {
   return {query, key_value};
 }
 
+// One of the two calls of a rank.
 AttentionWork half_attention(const Job& job, Direction direction) {
-  const AttentionSpec& a = job.model.attention;
-  AttentionShape shape;
-  shape.batch = job.batch.micro_batch_size;
-  shape.seq_q = job.batch.seq_length;
-  shape.seq_kv = job.batch.seq_length;
-  shape.heads = a.num_heads / job.layout.tensor;
-  shape.qk_dim = a.query_dim();
-  shape.v_dim = a.value_dim();
-  return {shape, 2 * job.layout.context, direction};
+  AttentionWork work = attention_work(job, direction);
+  work.context_ranks *= 2;
+  return work;
 }
 
 // `again`: K and V as the backward has gathered them.

@@ -44,6 +44,10 @@ std::int64_t rows_sent(const Job& job);
 // cross_entropy.py.
 StorageId loss_head(GraphBuilder& g, StorageId input);
 
+// The attention of one microbatch on one card: causal, heads over TP, shared evenly by the
+// context-parallel ranks.
+AttentionWork attention_work(const Job& job, Direction direction);
+
 // softmax(q k^T) v without materializing the scores; context parallelism around it.
 // Returns: the attention output, [rank tokens, heads/TP * v dim].
 StorageId core_attention(GraphBuilder& g, StorageId query, StorageId key, StorageId value);
