@@ -224,6 +224,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_recompute(in, o);
   read_offload(in, o.offload);
   read_choice(in, "moe_token_dispatcher_type", kDispatchers, o.moe_dispatcher);
+  read_switch(in, "overlap_moe_expert_parallel_comm", o.overlap_moe_expert_parallel_comm);
   read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
   read_switch(in, "moe_router_fusion", o.moe_router_fusion);
   read_switch(in, "moe_router_fp32", o.moe_router_fp32);
@@ -343,6 +344,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   write_recompute(o, j);
   write_offload(o.offload, j);
   j["moe_token_dispatcher_type"] = name_of(kDispatchers, o.moe_dispatcher);
+  j["overlap_moe_expert_parallel_comm"] = o.overlap_moe_expert_parallel_comm;
   j["moe_permute_fusion"] = o.moe_permute_fusion;
   j["moe_router_fusion"] = o.moe_router_fusion;
   j["moe_router_fp32"] = o.moe_router_fp32;

@@ -204,13 +204,16 @@ TEST(JobReader, ReadsOffloadingAndTheOtherKeysOfModelsAndDispatchers) {
                      {"min_offloaded_tensor_size", 0},
                      {"activation_offload_fraction", 0.5},
                      {"attention_backend", "unfused"},
-                     {"moe_token_dispatcher_type", "hybridep"}};
+                     {"moe_token_dispatcher_type", "hybridep"},
+                     {"overlap_moe_expert_parallel_comm", true}};
   json["model"].update(
       {{"swiglu", false}, {"squared_relu", true}, {"rotary_percent", 0.5}, {"mtp_num_layers", 1}});
   const Job job = job_from_json(json, "");
   EXPECT_TRUE(job.options.offload.offloads(OffloadModule::kExpertFc1));
   EXPECT_EQ(job.options.attention_backend, AttentionBackend::kUnfused);
   EXPECT_EQ(job.options.moe_dispatcher, MoeDispatcher::kHybridEp);
+  EXPECT_TRUE(job.options.overlap_moe_expert_parallel_comm);
+  EXPECT_TRUE(job_from_json(again(job), "").options.overlap_moe_expert_parallel_comm);
   EXPECT_EQ(job.model.activation, Activation::kSquaredRelu);
   EXPECT_EQ(job.model.mtp_num_layers, 1);
   EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
