@@ -7,7 +7,8 @@
 //
 // Where collectives record streams (see AllocatorConstants), a block that one has used is reused
 // only at the first request that the CPU makes after the communicator has done all it was given
-// when the block was freed. A CPU that runs ahead of the device therefore reserves more.
+// when the block was freed. A CPU that runs ahead of the device therefore reserves more; before it
+// runs out of memory it waits for the device.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 #include "sim/memory_sequence.h"
 
-#include <deque>
 #include <map>
 #include <stdexcept>
 #include <utility>

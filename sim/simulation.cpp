@@ -1,7 +1,6 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "models/flops.h"
@@ -128,7 +127,7 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
                   out.hottest_lane,
                   collectives_record,
                   clock};
-  out.card = replay_card(card, Bytes(std::numeric_limits<std::int64_t>::max()));
+  out.card = replay_card(card, CachingAllocator::kNoLimit);
   if (out.card.memory.reserved <= limit) return;
   const CardReplay limited = replay_card(card, limit);
   out.out_of_memory = limited.out_of_memory;
@@ -156,6 +155,11 @@ std::size_t SimulationResult::tightest() const {
 bool SimulationResult::fits() const {
   return std::none_of(stages.begin(), stages.end(),
                       [](const StageResult& s) { return s.out_of_memory.has_value(); });
+}
+
+bool SimulationResult::gives_back() const {
+  return fits() && std::any_of(stages.begin(), stages.end(),
+                               [](const StageResult& s) { return s.gives_back; });
 }
 
 Job on_platform(Job job, const HardwareProfile& profile) {

@@ -70,6 +70,8 @@ struct SimulationResult {
   // The limit less the most that a card reserves. Negative: the job does not fit.
   Bytes headroom() const { return limit() - stages[tightest()].card.memory.reserved; }
   bool fits() const;
+  // It fits, and some stage only because PyTorch gives cached blocks back.
+  bool gives_back() const;
 
  private:
   std::size_t tightest() const;

@@ -207,7 +207,7 @@ Verdict judge(const JobInput& input, const Simulation& simulation) {
                            " allocated)";
   if (verdict.fits) {
     verdict.text =
-        stage.gives_back
+        result.gives_back()
             ? "Fits, but only by giving cached memory back and waiting for the device: " + peak +
                   "."
             : "Fits: " + peak + ", " + gib_text(verdict.headroom) + " to spare.";

@@ -137,6 +137,7 @@ TEST(Simulate, SaysWhetherTheTightestStageFits) {
   HardwareProfile profile = load_hardware_profile("bw1000");
   const SimulationResult roomy = simulate(job, profile, balanced_routing(job)).result;
   EXPECT_TRUE(roomy.fits());
+  EXPECT_FALSE(roomy.gives_back());
   EXPECT_GT(roomy.headroom(), Bytes(0));
 
   const Bytes needed = roomy.limit() - roomy.headroom();
@@ -144,6 +145,7 @@ TEST(Simulate, SaysWhetherTheTightestStageFits) {
   profile.capacity_gib.value = to_gib(needed + outside) / 2;
   const SimulationResult tight = simulate(job, profile, balanced_routing(job)).result;
   EXPECT_FALSE(tight.fits());
+  EXPECT_FALSE(tight.gives_back());
   EXPECT_LT(tight.headroom(), Bytes(0));
 }
 
