@@ -18,7 +18,7 @@
 #include "sim/issue_clock.h"
 #include "sim/memory_sequence.h"
 #include "sim/resident_memory.h"
-#include "traces/routing.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 

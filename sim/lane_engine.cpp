@@ -1,7 +1,11 @@
 #include "sim/lane_engine.h"
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
+
+#include "sim/lane_loops.h"
+#include "sim/parallel.h"
 
 namespace tidemark {
 namespace {
@@ -75,6 +79,7 @@ class StageRun {
         host_(lanes_, 0),
         start_(lanes_),
         duration_(lanes_) {
+    times_.group_wait_ns.assign(lanes_, 0);
     std::size_t ops = 0;
     for (const ChunkProgram& chunk : program.stages[static_cast<std::size_t>(stage)].chunks) {
       for (const SlotProgram* slot :
@@ -85,13 +90,13 @@ class StageRun {
     end_.resize(ops * lanes_);
   }
 
-  bool finished() const { return step_ == steps_.size() && awaited_.empty(); }
+  bool finished() const { return finished_; }
 
-  // Goes on until the end, or until a neighbour has to post something first. Returns: whether it
-  // got anywhere.
+  // Goes on until the end, until a neighbour has to post something first, or until the reductions
+  // that the host waits for have met those of the other units. Returns: whether it got anywhere.
   bool advance() {
     bool moved = false;
-    while (!finished()) {
+    while (step_ < steps_.size() || !awaited_.empty()) {
       if (!awaited_.empty()) {
         if (!arrived()) return moved;
         go_on();
@@ -99,15 +104,30 @@ class StageRun {
         run_slot(program_.slot_program(index_, *slot), slot->microbatch);
         ++step_;
       } else if (const Transfer* transfer = std::get_if<Transfer>(&steps_[step_])) {
+        if (transfer->blocking && !reductions_.empty()) return moved;
         post(*transfer);
       } else {
         await(std::get<Wait>(steps_[step_]));
       }
       moved = true;
     }
+    if (!reductions_.empty()) return moved;
     settle();
-    return moved;
+    finished_ = true;
+    return true;
   }
+
+  // Gradient reductions of slots that have run, not yet joined with other units'.
+  struct Reduction {
+    const SlotProgram* slot = nullptr;
+    std::int32_t step = 0;
+    std::int32_t op = 0;
+    std::vector<std::int64_t> ready;  // [lane]
+  };
+  const std::vector<Reduction>& reductions() const { return reductions_; }
+  std::int64_t* data_stream() { return stream(static_cast<int>(Stream::kDataComm)); }
+  void reductions_joined() { reductions_.clear(); }
+  Recorder* recorder() const { return recorder_; }
 
   StageTimes take_times() {
     times_.finish_ns = host_;
@@ -126,12 +146,17 @@ class StageRun {
 
   std::int64_t* stream(int s) { return free_.data() + static_cast<std::size_t>(s) * lanes_; }
 
+  // The host has issued operators; its clock follows.
+  void bring_up_host() {
+    if (issued_ns_ == 0) return;
+    lane_loops::move_on(lanes_, issued_ns_, host_.data());
+    issued_ns_ = 0;
+  }
+
   // The host waits for everything it has issued (torch.cuda.synchronize around each transfer).
   void settle() {
-    for (int s = 0; s < kNumStreams; ++s) {
-      const std::int64_t* free = stream(s);
-      for (std::size_t l = 0; l < lanes_; ++l) host_[l] = std::max(host_[l], free[l]);
-    }
+    bring_up_host();
+    for (int s = 0; s < kNumStreams; ++s) lane_loops::wait_for(lanes_, stream(s), host_.data());
   }
 
   Channel& channel(bool gradient, std::int32_t receiver) {
@@ -145,8 +170,9 @@ class StageRun {
       settle();
       start_ = host_;
     } else {
-      const std::int64_t* compute = stream(static_cast<int>(Stream::kCompute));
-      for (std::size_t l = 0; l < lanes_; ++l) start_[l] = std::max(host_[l], compute[l]);
+      bring_up_host();
+      lane_loops::earliest_start(lanes_, stream(static_cast<int>(Stream::kCompute)), host_.data(),
+                                 0, start_.data());
     }
     // Chunks count one more past the end of the ring.
     const bool ends_ring = index_ == stages_ - 1;
@@ -216,10 +242,10 @@ class StageRun {
     awaited_.clear();
     if (host_awaits_) {
       host_ = end;
+      issued_ns_ = 0;
       for (int s = 0; s < kNumStreams; ++s) std::copy(end.begin(), end.end(), stream(s));
     } else {
-      std::int64_t* compute = stream(static_cast<int>(Stream::kCompute));
-      for (std::size_t l = 0; l < lanes_; ++l) compute[l] = std::max(compute[l], end[l]);
+      lane_loops::wait_for(lanes_, end.data(), stream(static_cast<int>(Stream::kCompute)));
     }
     const bool posts = std::holds_alternative<Transfer>(steps_[step_]);
     if (recorder_ != nullptr && (host_awaits_ || !posts)) {
@@ -230,66 +256,66 @@ class StageRun {
   }
 
   void run_slot(const SlotProgram& slot, std::int32_t microbatch) {
-    const std::int64_t begin = std::max(host_[0], stream(0)[0]);
+    const std::int64_t begin = std::max(host_[0] + issued_ns_, stream(0)[0]);
     std::int64_t finish = begin;
     for (std::size_t i = 0; i < slot.ops.size(); ++i) {
       const ProgramOp& op = slot.ops[i];
       std::int64_t* const free = stream(static_cast<int>(op.stream));
-      std::int64_t* const end = end_.data() + i * lanes_;
-      for (std::size_t l = 0; l < lanes_; ++l) {
-        host_[l] += program_.host_issue_ns;
-        start_[l] = std::max(free[l], host_[l]);
-      }
+      issued_ns_ += program_.host_issue_ns;
+      lane_loops::earliest_start(lanes_, free, host_.data(), issued_ns_, start_.data());
       for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
         const auto from = static_cast<std::size_t>(slot.deps[static_cast<std::size_t>(d)]);
-        const std::int64_t* const done = end_.data() + from * lanes_;
-        for (std::size_t l = 0; l < lanes_; ++l) start_[l] = std::max(start_[l], done[l]);
+        lane_loops::wait_for(lanes_, end_.data() + from * lanes_, start_.data());
       }
-      durations(op.cost, op.moe_layer, microbatch);
-      if (op.group != Group::kNone) join(program_.groups[static_cast<int>(op.group)]);
-      for (std::size_t l = 0; l < lanes_; ++l) free[l] = end[l] = start_[l] + duration_[l];
+      if (op.reduces != DataGroup::kNone) {
+        reductions_.push_back(
+            {&slot, static_cast<std::int32_t>(step_), static_cast<std::int32_t>(i), start_});
+        account(op, op.cost.fixed_ns);
+        continue;
+      }
+      if (op.cost.routed()) {
+        routed_durations(op, microbatch);
+        if (op.group != Group::kNone) join(program_.groups[static_cast<int>(op.group)], true);
+        lane_loops::finish_each(lanes_, start_.data(), duration_.data(), free);
+        account(op, duration_[0]);
+      } else {
+        const std::int64_t duration = op.cost.at(0);
+        if (op.group != Group::kNone) join(program_.groups[static_cast<int>(op.group)], false);
+        lane_loops::finish(lanes_, start_.data(), duration, free);
+        account(op, duration);
+      }
+      if (op.awaited) std::copy(free, free + lanes_, end_.data() + i * lanes_);
       if (op.host_waits) {
-        for (std::size_t l = 0; l < lanes_; ++l) host_[l] = std::max(host_[l], end[l]);
+        bring_up_host();
+        lane_loops::wait_for(lanes_, free, host_.data());
       }
-      account(op, duration_[0]);
-      finish = std::max(finish, op.stream == Stream::kDataComm ? finish : end[0]);
+      finish = std::max(finish, op.stream == Stream::kDataComm ? finish : free[0]);
       if (recorder_ != nullptr) {
         recorder_->on_operator(index_, static_cast<std::int32_t>(step_),
-                               static_cast<std::int32_t>(i), slot, start_, {end, lanes_});
+                               static_cast<std::int32_t>(i), slot, start_, {free, lanes_});
       }
     }
     times_.slots_ns += finish - begin;
   }
 
-  void durations(const OpCost& cost, std::int32_t moe_layer, std::int32_t microbatch) {
-    if (cost.per_row_q20 == 0) {
-      const std::int64_t same = cost.at(0);
-      std::fill(duration_.begin(), duration_.end(), same);
-      return;
+  void routed_durations(const ProgramOp& op, std::int32_t microbatch) {
+    const OpCost& cost = op.cost;
+    lane_loops::linear_cost(lanes_, rows_.at(microbatch, op.moe_layer), cost.fixed_ns,
+                            cost.per_row_q20, cost.floor_ns, duration_.data());
+    if (cost.grouped < 0) return;
+    const GroupedCost& expert = program_.grouped_costs[static_cast<std::size_t>(cost.grouped)];
+    for (std::int64_t e = 0; e < rows_.local_experts(); ++e) {
+      expert.add({rows_.expert_at(microbatch, op.moe_layer, e), lanes_}, duration_.data());
     }
-    const std::int64_t* const rows = rows_.at(microbatch, moe_layer);
-    for (std::size_t l = 0; l < lanes_; ++l) duration_[l] = cost.at(rows[l]);
   }
 
   // Members start together, when the last one may, and take as long as the largest.
-  void join(const LaneGroup& group) {
+  void join(const LaneGroup& group, bool durations_differ) {
     if (group.size == 1) return;
     const auto size = static_cast<std::size_t>(group.size);
     const auto stride = static_cast<std::size_t>(group.stride);
-    for (std::size_t block = 0; block < lanes_; block += size * stride) {
-      for (std::size_t offset = 0; offset < stride; ++offset) {
-        std::int64_t start = 0;
-        std::int64_t duration = 0;
-        for (std::size_t m = 0; m < size; ++m) {
-          start = std::max(start, start_[block + offset + m * stride]);
-          duration = std::max(duration, duration_[block + offset + m * stride]);
-        }
-        for (std::size_t m = 0; m < size; ++m) {
-          start_[block + offset + m * stride] = start;
-          duration_[block + offset + m * stride] = duration;
-        }
-      }
-    }
+    lane_loops::join(lanes_, size, stride, start_.data(), times_.group_wait_ns.data());
+    if (durations_differ) lane_loops::join(lanes_, size, stride, duration_.data(), nullptr);
   }
 
   void account(const ProgramOp& op, std::int64_t duration) {
@@ -308,51 +334,127 @@ class StageRun {
   std::int32_t stages_;
   std::size_t lanes_;
   std::size_t step_ = 0;
+  bool finished_ = false;
+  std::vector<Reduction> reductions_;
   std::vector<Awaited> awaited_;  // by the step at hand
   bool host_awaits_ = false;
   std::vector<Received> received_;  // posted, and waited for by a later step
   Awaited sending_activation_;
   Awaited sending_gradient_;
   std::vector<std::int64_t> free_;      // [stream][lane]
-  std::vector<std::int64_t> host_;      // [lane]
-  std::vector<std::int64_t> end_;       // [op of the slot][lane]
+  std::vector<std::int64_t> host_;      // [lane]: when the host last waited
+  std::int64_t issued_ns_ = 0;          // it has issued operators for since then
+  std::vector<std::int64_t> end_;       // [op of the slot][lane], where awaited
   std::vector<std::int64_t> start_;     // [lane]
   std::vector<std::int64_t> duration_;  // [lane]
   StageTimes times_;
 };
 
+class UnitRun {
+ public:
+  UnitRun(const Program& program, const LaneRows& rows, Recorder* recorder) {
+    const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
+    channels_.activations.assign(program.stages.size(), Channel(outstanding));
+    channels_.gradients = channels_.activations;
+    stages_.reserve(program.stages.size());
+    for (std::int32_t r = 0; r < std::ssize(program.stages); ++r) {
+      stages_.emplace_back(program, rows, r, channels_, recorder);
+    }
+  }
+  UnitRun(const UnitRun&) = delete;
+  UnitRun& operator=(const UnitRun&) = delete;
+
+  void advance() {
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (StageRun& stage : stages_) progress |= !stage.finished() && stage.advance();
+    }
+  }
+  StageRun& stage(std::size_t r) { return stages_[r]; }
+  const StageRun& stage(std::size_t r) const { return stages_[r]; }
+
+ private:
+  Channels channels_;  // the stages refer to it
+  std::vector<StageRun> stages_;
+};
+
+// All units have come to the reductions of stage `r` that its host waits for. Returns: whether
+// there were any.
+bool join_reductions(const Program& program, std::size_t r, std::span<UnitRun* const> units) {
+  const auto lanes = static_cast<std::size_t>(program.lanes);
+  const std::size_t count = units[0]->stage(r).reductions().size();
+  const bool all = count > 0 && std::ranges::all_of(units, [&](const UnitRun* unit) {
+                     return unit->stage(r).reductions().size() == count;
+                   });
+  if (!all) return false;
+  const LaneGroup& expert = program.groups[static_cast<int>(Group::kExpert)];
+  const LaneGroup& tensor = program.groups[static_cast<int>(Group::kTensor)];
+  std::vector<std::int64_t> start;
+  for (std::size_t n = 0; n < count; ++n) {
+    const StageRun::Reduction& first = units[0]->stage(r).reductions()[n];
+    const ProgramOp& op = first.slot->ops[static_cast<std::size_t>(first.op)];
+    // Members are the lanes that agree modulo `period`.
+    const auto period = static_cast<std::size_t>(
+        op.reduces == DataGroup::kExpert ? expert.size * expert.stride : tensor.size);
+    start.assign(period, 0);
+    for (UnitRun* unit : units) {
+      const std::vector<std::int64_t>& ready = unit->stage(r).reductions()[n].ready;
+      const std::int64_t* const free = unit->stage(r).data_stream();
+      for (std::size_t l = 0; l < lanes; ++l) {
+        start[l % period] = std::max({start[l % period], free[l], ready[l]});
+      }
+    }
+    for (UnitRun* unit : units) {
+      std::int64_t* const free = unit->stage(r).data_stream();
+      for (std::size_t l = 0; l < lanes; ++l) free[l] = start[l % period] + op.cost.fixed_ns;
+    }
+    if (Recorder* recorder = units[0]->stage(r).recorder()) {
+      std::vector<std::int64_t> each(lanes);
+      for (std::size_t l = 0; l < lanes; ++l) each[l] = start[l % period];
+      recorder->on_operator(static_cast<std::int32_t>(r), first.step, first.op, *first.slot, each,
+                            {units[0]->stage(r).data_stream(), lanes});
+    }
+  }
+  for (UnitRun* unit : units) unit->stage(r).reductions_joined();
+  return true;
+}
+
 }  // namespace
 
-UnitTimes run_unit(const Program& program, const LaneRows& rows, Recorder* recorder) {
-  const auto stages = static_cast<std::int32_t>(program.stages.size());
-  const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
-  Channels channels;
-  channels.activations.assign(program.stages.size(), Channel(outstanding));
-  channels.gradients = channels.activations;
-  std::vector<StageRun> runs;
-  runs.reserve(program.stages.size());
-  for (std::int32_t r = 0; r < stages; ++r) runs.emplace_back(program, rows, r, channels, recorder);
+IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
+                         Recorder* recorder) {
+  std::vector<std::unique_ptr<UnitRun>> runs(rows.size());
+  std::vector<UnitRun*> units(rows.size());
+  for (std::size_t u = 0; u < rows.size(); ++u) {
+    runs[u] = std::make_unique<UnitRun>(program, rows[u], u == 0 ? recorder : nullptr);
+    units[u] = runs[u].get();
+  }
   for (bool progress = true; progress;) {
+    parallel_for(units.size(), [&](std::size_t u) { units[u]->advance(); });
     progress = false;
-    for (StageRun& run : runs) progress |= !run.finished() && run.advance();
+    for (std::size_t r = 0; r < program.stages.size(); ++r) {
+      progress |= join_reductions(program, r, units);
+    }
   }
 
-  UnitTimes times;
+  IterationTimes out;
+  out.units.resize(units.size());
   std::int64_t optimizer = 0;
   std::int64_t gather = 0;
-  for (std::int32_t r = 0; r < stages; ++r) {
-    StageRun& run = runs[static_cast<std::size_t>(r)];
-    if (!run.finished()) throw std::logic_error("the schedule deadlocks");
-    const IterationEnd& end = program.stages[static_cast<std::size_t>(r)].end;
-    times.stages.push_back(run.take_times());
-    for (std::int64_t finish : times.stages.back().finish_ns) {
-      times.pipeline_ns = std::max(times.pipeline_ns, finish + end.reduce_ns);
+  for (std::size_t r = 0; r < program.stages.size(); ++r) {
+    const IterationEnd& end = program.stages[r].end;
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (!units[u]->stage(r).finished()) throw std::logic_error("the schedule deadlocks");
+      StageTimes times = units[u]->stage(r).take_times();
+      out.pipeline_ns =
+          std::max(out.pipeline_ns, *std::ranges::max_element(times.finish_ns) + end.reduce_ns);
+      out.units[u].stages.push_back(std::move(times));
     }
     optimizer = std::max(optimizer, end.optimizer_ns);
     gather = std::max(gather, end.gather_ns);
   }
-  times.iteration_ns = times.pipeline_ns + optimizer + gather;
-  return times;
+  out.iteration_ns = out.pipeline_ns + optimizer + gather;
+  return out;
 }
 
 }  // namespace tidemark

@@ -2,8 +2,14 @@
 // stage (operators outer, lanes inner, no allocation inside). Between the meeting points of a group
 // lanes advance separately; stages meet in transfers.
 //
-// Times are ns from the start of the iteration. The iteration ends when every stage has its
-// gradients (a global norm joins all cards), the slowest optimizer step and the slowest gather.
+// Units run side by side, on the machine's cores. They join where a stage waits for gradient
+// reductions: of the embedding and attention with all cards that hold the same tensor-parallel
+// part, of the experts with all that hold the same. (Parameter gathers in the first forwards start
+// before routing has moved cards apart, and join nothing.)
+//
+// Times are ns from the start of the iteration. The iteration ends when every stage of every unit
+// has its gradients (a global norm joins all cards), the slowest optimizer step and the slowest
+// gather.
 #pragma once
 
 #include <array>
@@ -12,7 +18,7 @@
 #include <vector>
 
 #include "sim/program.h"
-#include "traces/routing.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 
@@ -33,19 +39,25 @@ class Recorder {
 
 struct StageTimes {
   std::vector<std::int64_t> finish_ns;                  // [lane]: everything issued is done
+  std::vector<std::int64_t> group_wait_ns;              // [lane]: for its groups' later members
   std::int64_t slots_ns = 0;                            // lane 0: sum over slots of their duration
   std::array<std::int64_t, kNumTimeClasses> busy_ns{};  // lane 0, by what it was spent on
   std::array<std::int64_t, 4> compute_by_kind_ns{};     // lane 0, compute streams, by CostKind
 };
 
 struct UnitTimes {
-  std::int64_t iteration_ns = 0;
-  std::int64_t pipeline_ns = 0;  // until every stage has finished its slots and reductions
   std::vector<StageTimes> stages;
 };
 
-// Requires: rows for every microbatch and MoE layer of the program. Throws: std::logic_error when
-// stages wait for each other (a schedule that deadlocks).
-UnitTimes run_unit(const Program& program, const LaneRows& rows, Recorder* recorder = nullptr);
+struct IterationTimes {
+  std::int64_t iteration_ns = 0;
+  std::int64_t pipeline_ns = 0;  // until every stage has finished its slots and reductions
+  std::vector<UnitTimes> units;
+};
+
+// `rows`: of each unit, for every microbatch and MoE layer of the program. `recorder` sees the
+// first unit. Throws: std::logic_error when stages wait for each other (a schedule that deadlocks).
+IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
+                         Recorder* recorder = nullptr);
 
 }  // namespace tidemark

@@ -9,7 +9,7 @@
 #include "models/operator_graph.h"
 #include "models/units.h"
 #include "sim/memory_sequence.h"
-#include "traces/routing.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 

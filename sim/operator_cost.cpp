@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/layer_operators.h"
 #include "models/overloaded.h"
 
 namespace tidemark {
@@ -18,8 +19,19 @@ double card_rate(const SourcedNumber& alone, const std::optional<SourcedNumber>&
 
 }  // namespace
 
+// Of a lane under balanced routing.
+std::int64_t balanced_rows_of(const Job& job) {
+  if (!job.model.moe || job.model.num_moe_layers() == 0) return 0;
+  return rows_sent(job) * job.layout.expert_tensor;
+}
+
+// How far tables of grouped products reach, in balanced loads of an expert.
+constexpr std::int64_t kTabulatedLoads = 16;
+
 OperatorCosts::OperatorCosts(const Job& job, const HardwareProfile& profile)
     : job_(job),
+      balanced_rows_(balanced_rows_of(job)),
+      local_experts_(job.model.moe ? job.model.moe->num_experts / job.layout.expert : 0),
       kernels_(profile),
       collectives_(profile),
       cards_per_node_(static_cast<std::int64_t>(profile.cards_per_node.value)),
@@ -57,9 +69,9 @@ Cost OperatorCosts::evaluate(const Operator& op, std::int64_t rows) const {
                        kernels_.gradient_accumulation(w.shape.out_features * w.shape.in_features));
           },
           [&](const GroupedGemmWork& w) {
-            // Under balanced routing every expert of the card has the same share.
-            const Cost product = kernels_.grouped_gemm(w.out_features, w.in_features, w.experts,
-                                                       ceil_div(rows, w.experts), w.pass);
+            const Cost kind = kernels_.grouped_gemm(w.out_features, w.in_features, w.experts,
+                                                    ceil_div(rows, w.experts), w.pass);
+            const Cost product{0, kind.kind};
             if (!w.accumulates_fp32) return product;
             return sum(product,
                        kernels_.gradient_accumulation(w.experts * w.out_features * w.in_features));
@@ -103,7 +115,25 @@ Cost OperatorCosts::evaluate(const Operator& op, std::int64_t rows) const {
       op.work);
 }
 
-OpCost OperatorCosts::cost(const Operator& op, std::int64_t balanced_rows) const {
+std::int32_t OperatorCosts::grouped_cost(const GroupedGemmWork& work) {
+  const auto [it, is_new] =
+      grouped_index_.try_emplace({work.out_features, work.in_features, work.pass},
+                                 static_cast<std::int32_t>(grouped_costs_.size()));
+  if (is_new) {
+    const std::int64_t tokens = ceil_div(balanced_rows_, local_experts_);
+    grouped_costs_.emplace_back(kernels_, work, kTabulatedLoads * tokens);
+  }
+  return it->second;
+}
+
+std::int64_t OperatorCosts::balanced_ns(const OpCost& cost) const {
+  const std::int64_t ns = cost.at(balanced_rows_);
+  if (cost.grouped < 0) return ns;
+  const GroupedCost& expert = grouped_costs_[static_cast<std::size_t>(cost.grouped)];
+  return ns + local_experts_ * expert.at(ceil_div(balanced_rows_, local_experts_));
+}
+
+OpCost OperatorCosts::cost(const Operator& op) {
   const auto ns = [](double seconds) { return round_up_ns(seconds).count(); };
   const Cost empty = evaluate(op, 0);
   OpCost out;
@@ -113,27 +143,33 @@ OpCost OperatorCosts::cost(const Operator& op, std::int64_t balanced_rows) const
   const auto routed = [](Size s) { return s.per_row != 0; };
   const auto* streaming = std::get_if<StreamingWork>(&op.work);
   const auto* copy = std::get_if<CopyWork>(&op.work);
+  if (const auto* grouped = std::get_if<GroupedGemmWork>(&op.work); grouped && balanced_rows_ > 0) {
+    const Cost balanced = evaluate(op, balanced_rows_);
+    out.kind = balanced.kind;
+    out.fixed_ns = ns(balanced.seconds);
+    out.grouped = grouped_cost(*grouped);
+    return out;
+  }
   const bool depends_on_rows =
-      std::holds_alternative<GroupedGemmWork>(op.work) ||
       (streaming != nullptr && routed(streaming->bytes)) ||
       (copy != nullptr && routed(copy->bytes)) ||
       (exchange != nullptr && (routed(exchange->send) || routed(exchange->receive)));
-  if (!depends_on_rows || balanced_rows == 0) {
+  if (!depends_on_rows || balanced_rows_ == 0) {
     out.fixed_ns = ns(empty.seconds / static_cast<double>(parts));
     return out;
   }
-  const Cost balanced = evaluate(op, balanced_rows);
+  const Cost balanced = evaluate(op, balanced_rows_);
   out.kind = balanced.kind;
   if (exchange != nullptr) {
     // The larger of what is sent (fixed) and received (routed) decides.
     out.floor_ns = ns(empty.seconds);
     out.per_row_q20 = static_cast<std::int64_t>(balanced.seconds * 1e9 * (1 << 20) /
-                                                static_cast<double>(balanced_rows));
+                                                static_cast<double>(balanced_rows_));
     return out;
   }
   out.fixed_ns = ns(empty.seconds);
   out.per_row_q20 = static_cast<std::int64_t>((balanced.seconds - empty.seconds) * 1e9 * (1 << 20) /
-                                              static_cast<double>(balanced_rows));
+                                              static_cast<double>(balanced_rows_));
   return out;
 }
 

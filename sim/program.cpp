@@ -16,12 +16,8 @@ bool is_collective(const Operator& op) { return std::holds_alternative<Collectiv
 // The operators of one pass as a slot: costs, and the dependencies that cross streams.
 class SlotCompiler {
  public:
-  SlotCompiler(const Job& job, const OperatorCosts& costs, const OperatorGraph& graph)
-      : job_(job),
-        costs_(costs),
-        graph_(graph),
-        balanced_rows_(balanced_rows(job)),
-        moe_index_(moe_layer_indices(job.model)) {}
+  SlotCompiler(const Job& job, OperatorCosts& costs, const OperatorGraph& graph)
+      : costs_(costs), graph_(graph), moe_index_(moe_layer_indices(job.model)) {}
 
   SlotProgram compile(bool forward, OperatorRange range) const {
     const std::vector<Operator>& all = forward ? graph_.forward : graph_.backward;
@@ -38,7 +34,7 @@ class SlotCompiler {
       out.stream = op.stream;
       out.time_class = time_class(op);
       out.host_waits = std::holds_alternative<HostWaitWork>(op.work);
-      out.cost = costs_.cost(op, balanced_rows_);
+      out.cost = costs_.cost(op);
       if (op.contends_with >= 0)
         slow_down(out.cost, all[static_cast<std::size_t>(op.contends_with)]);
       if (op.layer >= 0) {
@@ -73,26 +69,19 @@ class SlotCompiler {
   }
 
  private:
-  static std::int64_t balanced_rows(const Job& job) {
-    if (!job.model.moe || job.model.num_moe_layers() == 0) return 0;
-    return rows_sent(job) * job.layout.expert_tensor;
-  }
-
   // Compute units that a collective's kernel holds are missing in the operator beside it.
   void slow_down(OpCost& cost, const Operator& collective) const {
-    const std::int64_t exposed = costs_.cost(collective, balanced_rows_).at(balanced_rows_);
+    const std::int64_t exposed = costs_.balanced_ns(costs_.cost(collective));
     const std::int64_t parts = std::get<CollectiveWork>(collective.work).fused_parts;
     const std::int64_t beside = parts > 1 ? exposed * (parts - 1) : exposed;
-    const std::int64_t overlap = std::min(beside, cost.at(balanced_rows_));
+    const std::int64_t overlap = std::min(beside, costs_.balanced_ns(cost));
     cost.fixed_ns +=
         round_up_ns(costs_.slowdown_under_collective() * static_cast<double>(overlap) * 1e-9)
             .count();
   }
 
-  const Job& job_;
-  const OperatorCosts& costs_;
+  OperatorCosts& costs_;
   const OperatorGraph& graph_;
-  std::int64_t balanced_rows_;
   std::vector<std::int64_t> moe_index_;  // [layer]
 };
 
@@ -195,6 +184,7 @@ SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph
         started[f][b] = true;
         ProgramOp reduce = data_op(costs.data_collective_ns(
             reduction, gradient_bytes * bucket.parameters, buffers[f].expert));
+        reduce.reduces = buffers[f].expert ? DataGroup::kExpert : DataGroup::kDense;
         reduce.dep_begin = static_cast<std::int32_t>(out.deps.size());
         if (last_compute >= 0) out.deps.push_back(last_compute);
         reduce.dep_end = static_cast<std::int32_t>(out.deps.size());
@@ -232,6 +222,11 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
 
 }  // namespace
 
+void mark_awaited(SlotProgram& slot) {
+  for (ProgramOp& op : slot.ops) op.awaited = false;
+  for (const std::int32_t d : slot.deps) slot.ops[static_cast<std::size_t>(d)].awaited = true;
+}
+
 Schedule build_schedule(const Job& job) {
   const ParallelLayout& l = job.layout;
   const auto stages = static_cast<std::int32_t>(l.pipeline);
@@ -249,7 +244,7 @@ Schedule build_schedule(const Job& job) {
 Program build_program(const Job& job, const HardwareProfile& profile) {
   const ParallelLayout& l = job.layout;
   const TrainingOptions& options = job.options;
-  const OperatorCosts costs(job, profile);
+  OperatorCosts costs(job, profile);
   Program program;
   program.lanes = l.lanes_per_stage();
   program.groups[static_cast<int>(Group::kTensor)] = {l.tensor, 1};
@@ -306,6 +301,10 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
               Collective::kAllGather, kParameterBytes * buffer.parameters, buffer.expert);
         }
       }
+      for (SlotProgram* slot :
+           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
+        mark_awaited(*slot);
+      }
       out.chunks.push_back(std::move(chunk));
     }
     // Clear the gradients, check them for NaN, and their norm; then Adam: reads the gradient, reads
@@ -319,6 +318,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
                            costs.streaming_ns((step + norm) * owned);
     program.stages.push_back(std::move(out));
   }
+  program.grouped_costs = costs.take_grouped_costs();
   return program;
 }
 

@@ -23,19 +23,23 @@
 #include "hw_profiles/kernel_costs.h"
 #include "models/gradient_buffers.h"
 #include "models/operator_graph.h"
+#include "sim/grouped_cost.h"
 #include "sim/ratio_offload.h"
 #include "sim/schedule.h"
 
 namespace tidemark {
 
 // duration(rows) = max(floor, fixed + ceil(per_row * rows)), in ns; per_row in units of 2^-20 ns.
-// Costs of routed work are linear through the balanced load, where they are exact.
+// Traffic of routed rows is linear; a grouped product costs each expert's time on top.
 struct OpCost {
   std::int64_t fixed_ns = 0;
   std::int64_t per_row_q20 = 0;
   std::int64_t floor_ns = 0;
+  std::int32_t grouped = -1;  // index in Program::grouped_costs
   CostKind kind = CostKind::kRoofline;
 
+  bool routed() const { return per_row_q20 != 0 || grouped >= 0; }
+  // Without the experts of a grouped product.
   std::int64_t at(std::int64_t rows) const {
     const std::int64_t ns = fixed_ns + ((per_row_q20 * rows + (1 << 20) - 1) >> 20);
     return ns < floor_ns ? floor_ns : ns;
@@ -57,12 +61,21 @@ enum class TimeClass : std::uint8_t {
 };
 constexpr int kNumTimeClasses = 10;
 
+// Ranks whose gradients a reduction adds up: they join across the units of a job.
+enum class DataGroup : std::uint8_t {
+  kNone,
+  kDense,   // all cards of a stage that hold the same tensor-parallel part
+  kExpert,  // all cards of a stage that hold the same experts
+};
+
 struct ProgramOp {
   std::int32_t operator_index = -1;  // in the stage's graph, forward ++ backward; -1: data-parallel
-  std::int32_t moe_layer = -1;       // of the rows table; -1 only where the cost has no per_row
+  std::int32_t moe_layer = -1;       // of the rows table; -1 only where the cost is not routed
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
+  DataGroup reduces = DataGroup::kNone;
   bool host_waits = false;  // the CPU goes on only when this is done
+  bool awaited = false;     // some later operator depends on it
   TimeClass time_class = TimeClass::kElementwise;
   std::int32_t dep_begin = 0;  // range in SlotProgram::deps
   std::int32_t dep_end = 0;
@@ -73,6 +86,9 @@ struct SlotProgram {
   std::vector<ProgramOp> ops;      // issue order
   std::vector<std::int32_t> deps;  // positions in ops, on other streams only: streams are FIFO
 };
+
+// Sets `awaited` of all operators. A slot needs it before it runs.
+void mark_awaited(SlotProgram& slot);
 
 // Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them; they agree in
 // all but the digit (lane / stride) % size.
@@ -106,6 +122,7 @@ struct StageProgram {
 struct Program {
   std::int64_t lanes = 1;  // of a stage
   LaneGroup groups[5];     // by Group
+  std::vector<GroupedCost> grouped_costs;
   Schedule schedule;
   std::vector<StageProgram> stages;
   std::int64_t exchange_ns = 0;    // one message between neighbouring stages

@@ -233,7 +233,7 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   const bool records = collectives || !job.options.offload.modules.empty();
   ClockRecorder clocks(out.program, std::move(hottest_lanes), recorder);
   PeakWatch watch(std::move(moments), records ? &clocks : recorder);
-  UnitTimes times = run_unit(out.program, out.rows, &watch);
+  IterationTimes times = run_units(out.program, {&out.rows, 1}, &watch);
   parallel_for(r.stages.size(), [&](std::size_t stage) {
     replay_hottest_card(job, out.program, out.rows, stage, collectives,
                         records ? &clocks.clock(stage) : nullptr, r.limit(), r.stages[stage]);
@@ -242,8 +242,9 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   std::int64_t in_slots = 0;
   for (std::size_t stage = 0; stage < r.stages.size(); ++stage) {
     r.stages[stage].peak_time_ns = watch.moments()[stage].time_ns;
-    in_slots += times.stages[stage].slots_ns;
-    r.stages[stage].times = std::move(times.stages[stage]);
+    StageTimes& stage_times = times.units[0].stages[stage];
+    in_slots += stage_times.slots_ns;
+    r.stages[stage].times = std::move(stage_times);
   }
   const double seconds = static_cast<double>(times.iteration_ns) * 1e-9;
   r.iteration.time_ns = times.iteration_ns;

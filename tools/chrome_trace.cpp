@@ -165,12 +165,12 @@ class TraceRecorder : public Recorder {
     }
   }
 
-  void finish(const UnitTimes& times) {
+  void finish(const IterationTimes& times) {
     for (std::size_t i = 0; i < cursors_.size(); ++i) {
       const auto stage = static_cast<std::int64_t>(i);
       finish_slot(static_cast<std::int32_t>(i));
       const IterationEnd& end = simulation_.program.stages[i].end;
-      const std::int64_t finished = times.stages[i].finish_ns[cursors_[i].lane];
+      const std::int64_t finished = times.units[0].stages[i].finish_ns[cursors_[i].lane];
       const std::int64_t stepped = times.pipeline_ns + end.optimizer_ns;
       const int data = static_cast<int>(Stream::kDataComm);
       const int compute = static_cast<int>(Stream::kCompute);
@@ -250,7 +250,7 @@ class TraceRecorder : public Recorder {
 void write_chrome_trace(std::ostream& out, const Job& job, const Simulation& simulation) {
   TraceWriter writer(out);
   TraceRecorder recorder(writer, job, simulation);
-  recorder.finish(run_unit(simulation.program, simulation.rows, &recorder));
+  recorder.finish(run_units(simulation.program, {&simulation.rows, 1}, &recorder));
 }
 
 }  // namespace tidemark

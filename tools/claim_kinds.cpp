@@ -642,7 +642,7 @@ ClaimCheck schedule(JsonReader& claim, const fs::path&) {
       name += std::to_string(c.microbatches) + " microbatches";
       const LaneRows no_routing(Job{}, RoutingCounts{});
       lines.push_back(equal_line(name + ": makespan", c.makespan_ns,
-                                 run_unit(program, no_routing).iteration_ns));
+                                 run_units(program, {&no_routing, 1}).iteration_ns));
       for (std::int64_t r = 0; r < c.stages; ++r) {
         lines.push_back(equal_line(name + ": in flight on stage " + std::to_string(r),
                                    c.in_flight[static_cast<std::size_t>(r)],

@@ -26,23 +26,4 @@ RoutingCounts balanced_routing(const Job& job);
 // [layer] -> its row in tables over MoE layers, counted from 0; -1 for dense layers.
 std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model);
 
-// Rows that each lane's experts compute on: rows[microbatch][MoE layer][lane]. Lanes that split the
-// same experts (ETP) see the same rows. Where a unit holds several expert groups, senders are
-// uniform and each group gets its share, the first ones a row more where it does not divide.
-class LaneRows {
- public:
-  LaneRows(const Job& job, const RoutingCounts& counts);
-
-  // `moe_layer` counts MoE layers of the whole model from 0.
-  const std::int64_t* at(std::int64_t microbatch, std::int64_t moe_layer) const {
-    return rows_.data() + (microbatch * moe_layers_ + moe_layer) * lanes_;
-  }
-  std::int64_t lanes() const { return lanes_; }
-
- private:
-  std::int64_t lanes_ = 0;
-  std::int64_t moe_layers_ = 0;
-  std::vector<std::int64_t> rows_;
-};
-
 }  // namespace tidemark

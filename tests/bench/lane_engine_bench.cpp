@@ -68,7 +68,8 @@ void run(benchmark::State& state, Recorder* recorder) {
   const Job job = job_with_lanes(state.range(0));
   const Program program = build_program(job, profile());
   const LaneRows rows(job, skewed_routing(job));
-  for (auto _ : state) benchmark::DoNotOptimize(run_unit(program, rows, recorder).iteration_ns);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(run_units(program, {&rows, 1}, recorder).iteration_ns);
   state.SetItemsProcessed(state.iterations() * operators(program) * program.lanes);
 }
 

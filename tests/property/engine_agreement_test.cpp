@@ -14,6 +14,7 @@
 #include "hw_profiles/hardware_profile.h"
 #include "models/layer_operators.h"
 #include "sim/lane_engine.h"
+#include "sim/lane_peaks.h"
 #include "sim/memory_profile.h"
 #include "sim/simulation.h"
 #include "tests/support/naive_engine.h"
@@ -53,8 +54,10 @@ class Recording : public Recorder {
   void add(std::int32_t stage, std::int32_t step, std::int32_t op,
            std::span<const std::int64_t> start, std::span<const std::int64_t> end) {
     auto& operators = spans[static_cast<std::size_t>(stage)][static_cast<std::size_t>(step)];
-    ASSERT_EQ(std::ssize(operators), op) << "operators are reported in order, each once";
-    std::vector<Span>& lanes = operators.emplace_back();
+    const auto position = static_cast<std::size_t>(op);
+    if (operators.size() <= position) operators.resize(position + 1);
+    std::vector<Span>& lanes = operators[position];
+    ASSERT_TRUE(lanes.empty()) << "an operator is reported once";
     for (std::size_t l = 0; l < start.size(); ++l) lanes.push_back({start[l], end[l]});
   }
 };
@@ -63,15 +66,24 @@ TEST(EngineAgreement, EveryOperatorOfEveryCardStartsAndEndsAtTheSameNanosecond) 
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
     const Program program = build_program(job, profile_of(seed));
-    const LaneRows rows(job, random_routing(job, seed));
+    std::vector<LaneRows> rows;  // of one to three units
+    for (std::uint64_t unit = 0; unit <= seed % 3; ++unit) {
+      rows.emplace_back(job, random_routing(job, seed + 1000 * unit));
+    }
     Recording recording(program);
-    const UnitTimes times = run_unit(program, rows, &recording);
+    const IterationTimes times = run_units(program, rows, &recording);
     const NaiveRun naive = run_naively(program, rows);
     ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
-    for (std::size_t stage = 0; stage < naive.spans.size(); ++stage) {
-      ASSERT_EQ(times.stages[stage].finish_ns, naive.finish_ns[stage]) << describe(job, seed);
-      for (std::size_t step = 0; step < naive.spans[stage].size(); ++step) {
-        ASSERT_EQ(recording.spans[stage][step], naive.spans[stage][step])
+    for (std::size_t unit = 0; unit < rows.size(); ++unit) {
+      for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+        ASSERT_EQ(times.units[unit].stages[stage].finish_ns, naive.units[unit].finish_ns[stage])
+            << "unit " << unit << " stage " << stage << " " << describe(job, seed);
+      }
+    }
+    const NaiveUnit& first = naive.units[0];
+    for (std::size_t stage = 0; stage < first.spans.size(); ++stage) {
+      for (std::size_t step = 0; step < first.spans[stage].size(); ++step) {
+        ASSERT_EQ(recording.spans[stage][step], first.spans[stage][step])
             << "stage " << stage << " step " << step << " " << describe(job, seed);
       }
     }
@@ -189,6 +201,24 @@ TEST(MemorySequence, FreesWhatItAllocatesButForWhatIsCarriedOver) {
   }
 }
 
+TEST(LanePeaks, AreThoseOfTheMemoryProfile) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_job(seed);
+    const LaneRows rows(job, random_routing(job, seed));
+    const Schedule schedule = build_schedule(job);
+    std::vector<std::int64_t> own(static_cast<std::size_t>(rows.lanes()));
+    std::vector<std::int64_t> peaks(own.size());
+    for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const StageCase c = stage_case(job, schedule, rows, stage);
+      LanePeaks(job, c.graph, c.sequence).evaluate(rows, own, peaks);
+      for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
+        ASSERT_EQ(peaks[lane], c.memory.lanes[lane].bytes.value)
+            << "stage " << stage << " lane " << lane << " " << describe(job, seed);
+      }
+    }
+  }
+}
+
 TEST(LiveStorages, AddUpToTheLanesPeak) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
@@ -214,7 +244,7 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
     const Program program = build_program(job, profile_of(seed));
     const LaneRows rows(job, random_routing(job, seed));
     Recording recording(program);
-    const UnitTimes times = run_unit(program, rows, &recording);
+    const IterationTimes times = run_units(program, {&rows, 1}, &recording);
     for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
       const auto& steps = program.schedule.stages[stage];
       std::array<std::int64_t, kNumStreams> busy{};  // of lane 0
@@ -227,7 +257,7 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
           busy[static_cast<std::size_t>(p.ops[op].stream)] += span.end - span.start;
         }
       }
-      const std::int64_t finish = times.stages[stage].finish_ns[0];
+      const std::int64_t finish = times.units[0].stages[stage].finish_ns[0];
       for (std::int64_t ns : busy) ASSERT_LE(ns, finish) << describe(job, seed);
       ASSERT_LE(finish, times.iteration_ns) << describe(job, seed);
     }
@@ -243,6 +273,8 @@ void scale(Program& program, std::int64_t factor) {
         for (ProgramOp& op : slot->ops) {
           op.cost.fixed_ns *= factor;
           op.cost.floor_ns *= factor;
+          if (op.cost.grouped >= 0) op.cost.per_row_q20 = 1 << 20;
+          op.cost.grouped = -1;
           op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
         }
       }
@@ -261,9 +293,9 @@ TEST(LaneEngine, TwiceTheDurationsTakeTwiceTheTime) {
     const LaneRows rows(job, random_routing(job, seed));
     Program program = build_program(job, profile_of(seed));
     scale(program, 1);
-    const std::int64_t once = run_unit(program, rows).iteration_ns;
+    const std::int64_t once = run_units(program, {&rows, 1}).iteration_ns;
     scale(program, 2);
-    ASSERT_EQ(run_unit(program, rows).iteration_ns, 2 * once) << describe(job, seed);
+    ASSERT_EQ(run_units(program, {&rows, 1}).iteration_ns, 2 * once) << describe(job, seed);
   }
 }
 
@@ -272,7 +304,7 @@ TEST(LaneEngine, ASlowerOperatorNeverShortensTheIteration) {
     const Job job = random_job(seed);
     const LaneRows rows(job, random_routing(job, seed));
     Program program = build_program(job, profile_of(seed));
-    const std::int64_t before = run_unit(program, rows).iteration_ns;
+    const std::int64_t before = run_units(program, {&rows, 1}).iteration_ns;
     Rng rng(seed);
     StageProgram& stage =
         program.stages[static_cast<std::size_t>(rng.below(std::ssize(program.stages)))];
@@ -280,7 +312,7 @@ TEST(LaneEngine, ASlowerOperatorNeverShortensTheIteration) {
         stage.chunks[static_cast<std::size_t>(rng.below(std::ssize(stage.chunks)))];
     SlotProgram& slot = rng.coin() ? chunk.forward : chunk.backward;
     slot.ops[static_cast<std::size_t>(rng.below(std::ssize(slot.ops)))].cost.fixed_ns += 1000;
-    ASSERT_GE(run_unit(program, rows).iteration_ns, before) << describe(job, seed);
+    ASSERT_GE(run_units(program, {&rows, 1}).iteration_ns, before) << describe(job, seed);
   }
 }
 
@@ -337,7 +369,7 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
     const Job job = random_job(seed);
     const Simulation run = simulate(job, profile_of(seed), random_routing(job, seed));
-    const NaiveRun naive = run_naively(run.program, run.rows);
+    const NaiveRun naive = run_naively(run.program, {&run.rows, 1});
     for (std::size_t stage = 0; stage < run.result.stages.size(); ++stage) {
       const StageResult& s = run.result.stages[stage];
       const auto lane = static_cast<std::size_t>(s.hottest_lane);
@@ -360,7 +392,7 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
         while (ops.ops[position].operator_index != index) ++position;
       }
       ASSERT_EQ(s.peak_time_ns,
-                naive.spans[stage][static_cast<std::size_t>(e.step)][position][lane].start)
+                naive.units[0].spans[stage][static_cast<std::size_t>(e.step)][position][lane].start)
           << describe(job, seed);
     }
   }

@@ -70,6 +70,7 @@ struct Task {
 };
 
 struct Card {
+  std::size_t unit = 0;
   std::size_t stage = 0;
   std::size_t lane = 0;
   std::size_t step = 0;
@@ -87,24 +88,37 @@ struct Card {
   }
 };
 
-std::int64_t duration_of(const ProgramOp& op, std::int64_t rows) {
+std::int64_t duration_of(const Program& program, const ProgramOp& op, const LaneRows& rows,
+                         std::int32_t microbatch, std::size_t lane) {
+  if (!op.cost.routed()) return std::max(op.cost.floor_ns, op.cost.fixed_ns);
   // ceil(per_row * rows), per_row in 2^-20 ns.
-  const std::int64_t scaled = op.cost.per_row_q20 * rows;
+  const std::int64_t scaled = op.cost.per_row_q20 * rows.at(microbatch, op.moe_layer)[lane];
   const std::int64_t routed = scaled / (1 << 20) + (scaled % (1 << 20) != 0 ? 1 : 0);
-  return std::max(op.cost.floor_ns, op.cost.fixed_ns + routed);
+  std::int64_t duration = std::max(op.cost.floor_ns, op.cost.fixed_ns + routed);
+  if (op.cost.grouped < 0) return duration;
+  const GroupedCost& cost = program.grouped_costs.at(static_cast<std::size_t>(op.cost.grouped));
+  for (std::int64_t expert = 0; expert < rows.local_experts(); ++expert) {
+    duration += cost.at(rows.expert_at(microbatch, op.moe_layer, expert)[lane]);
+  }
+  return duration;
 }
 
 class NaiveEngine {
  public:
-  NaiveEngine(const Program& program, const LaneRows& rows) : program_(program), rows_(rows) {
+  NaiveEngine(const Program& program, std::span<const LaneRows> rows)
+      : program_(program), rows_(rows) {
     const auto lanes = static_cast<std::size_t>(program.lanes);
-    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-      run_.spans.emplace_back(program.schedule.stages[stage].size());
-      run_.finish_ns.emplace_back(lanes, -1);
-      for (std::size_t lane = 0; lane < lanes; ++lane) {
-        cards_.emplace_back();
-        cards_.back().stage = stage;
-        cards_.back().lane = lane;
+    for (std::size_t unit = 0; unit < rows.size(); ++unit) {
+      NaiveUnit& out = run_.units.emplace_back();
+      for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+        out.spans.emplace_back(program.schedule.stages[stage].size());
+        out.finish_ns.emplace_back(lanes, -1);
+        for (std::size_t lane = 0; lane < lanes; ++lane) {
+          cards_.emplace_back();
+          cards_.back().unit = unit;
+          cards_.back().stage = stage;
+          cards_.back().lane = lane;
+        }
       }
     }
   }
@@ -120,7 +134,8 @@ class NaiveEngine {
     for (const Card& card : cards_) {
       if (!card.finished) throw std::logic_error("cards wait for each other for ever");
       const IterationEnd& end = program_.stages[card.stage].end;
-      reduced = std::max(reduced, run_.finish_ns[card.stage][card.lane] + end.reduce_ns);
+      reduced =
+          std::max(reduced, run_.units[card.unit].finish_ns[card.stage][card.lane] + end.reduce_ns);
       optimizer = std::max(optimizer, end.optimizer_ns);
       gather = std::max(gather, end.gather_ns);
     }
@@ -156,7 +171,7 @@ class NaiveEngine {
       card.host_waits_for_queues = true;
     } else if (card.step == steps.size()) {
       card.finished = true;
-      run_.finish_ns[card.stage][card.lane] = events_.now();
+      run_.units[card.unit].finish_ns[card.stage][card.lane] = events_.now();
     } else {
       arrive_at_transfer(card, std::get<Transfer>(steps[card.step]));
     }
@@ -174,7 +189,7 @@ class NaiveEngine {
   // Of what a virtual stage receives.
   Message& message(const Card& card, bool gradient, std::int32_t receiver,
                    std::int32_t microbatch) {
-    return messages_[{gradient, receiver, microbatch, card.lane}];
+    return messages_[{gradient, receiver, microbatch, card.unit, card.lane}];
   }
 
   struct Messages {
@@ -239,9 +254,7 @@ class NaiveEngine {
     task.op = &op;
     task.step = card.step;
     task.position = card.position;
-    const bool routed = op.cost.per_row_q20 != 0;
-    task.duration = duration_of(
-        op, routed ? rows_.at(slot.microbatch, op.moe_layer)[card.lane] : std::int64_t{0});
+    task.duration = duration_of(program_, op, rows_[card.unit], slot.microbatch, card.lane);
     for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
       const std::int32_t position = program.deps[static_cast<std::size_t>(d)];
       task.waits_for.push_back(card.slot.at(static_cast<std::size_t>(position)));
@@ -273,23 +286,40 @@ class NaiveEngine {
     }
   }
 
-  // A group is {first, first + stride, ...}: lanes that differ in one digit only.
+  // A group is {first, first + stride, ...}: lanes that differ in one digit only. Gradients of
+  // dense layers are added up by all cards, of all units, with the same tensor-parallel rank, those
+  // of experts by all with the same expert rank.
   void meet_group(Task& task) {
+    const auto lane = static_cast<std::int64_t>(task.card->lane);
+    const auto units = static_cast<std::int64_t>(rows_.size());
+    if (task.op->reduces != DataGroup::kNone) {
+      const LaneGroup tensor = program_.groups[static_cast<std::size_t>(Group::kTensor)];
+      const LaneGroup expert = program_.groups[static_cast<std::size_t>(Group::kExpert)];
+      const std::int64_t ranks =
+          task.op->reduces == DataGroup::kDense ? tensor.size : expert.size * expert.stride;
+      meet(task, kAllUnits, lane % ranks, units * program_.lanes / ranks);
+      return;
+    }
     const LaneGroup group = program_.groups[static_cast<std::size_t>(task.op->group)];
     if (task.op->group == Group::kNone || group.size == 1) {
       start(task, task.duration);
       return;
     }
-    const auto lane = static_cast<std::int64_t>(task.card->lane);
     const std::int64_t digit = lane / group.stride % group.size;
-    const std::int64_t first = lane - digit * group.stride;
-    std::vector<Task*>& members = groups_[{task.card->stage, task.step, task.position, first}];
+    meet(task, task.card->unit, lane - digit * group.stride, group.size);
+  }
+
+  static constexpr std::size_t kAllUnits = static_cast<std::size_t>(-1);
+
+  void meet(Task& task, std::size_t unit, std::int64_t first, std::int64_t size) {
+    const Meeting key{unit, task.card->stage, task.step, task.position, first};
+    std::vector<Task*>& members = groups_[key];
     members.push_back(&task);
-    if (static_cast<std::int64_t>(members.size()) < group.size) return;
+    if (static_cast<std::int64_t>(members.size()) < size) return;
     std::int64_t longest = 0;
     for (const Task* member : members) longest = std::max(longest, member->duration);
     for (Task* member : members) start(*member, longest);
-    groups_.erase({task.card->stage, task.step, task.position, first});
+    groups_.erase(key);
   }
 
   void start(Task& task, std::int64_t duration) {
@@ -373,7 +403,7 @@ class NaiveEngine {
   }
 
   Span& span(const Card& card, std::size_t step, std::size_t position) {
-    auto& operators = run_.spans[card.stage][step];
+    auto& operators = run_.units[card.unit].spans[card.stage][step];
     if (operators.size() <= position) operators.resize(position + 1);
     auto& lanes = operators[position];
     lanes.resize(static_cast<std::size_t>(program_.lanes));
@@ -381,20 +411,22 @@ class NaiveEngine {
   }
 
   const Program& program_;
-  const LaneRows& rows_;
+  std::span<const LaneRows> rows_;  // [unit]
   EventQueue events_;
   std::deque<Card> cards_;  // deques: their elements stay where they are
   std::deque<Task> tasks_;
-  std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::int64_t>, std::vector<Task*>>
-      groups_;
-  // By kind, receiving virtual stage, microbatch and lane.
-  std::map<std::tuple<bool, std::int32_t, std::int32_t, std::size_t>, Message> messages_;
+  // Unit, stage, step, position in the slot, first lane.
+  using Meeting = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t, std::int64_t>;
+  std::map<Meeting, std::vector<Task*>> groups_;
+  // By kind, receiving virtual stage, microbatch, unit and lane.
+  std::map<std::tuple<bool, std::int32_t, std::int32_t, std::size_t, std::size_t>, Message>
+      messages_;
   NaiveRun run_;
 };
 
 }  // namespace
 
-NaiveRun run_naively(const Program& program, const LaneRows& rows) {
+NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows) {
   return NaiveEngine(program, rows).run();
 }
 

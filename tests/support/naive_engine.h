@@ -14,10 +14,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sim/program.h"
-#include "traces/routing.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 
@@ -27,14 +28,18 @@ struct Span {
   friend bool operator==(Span, Span) = default;
 };
 
-struct NaiveRun {
+struct NaiveUnit {
   // [stage][step][operator of the slot][lane]; an exchange has one "operator".
   std::vector<std::vector<std::vector<std::vector<Span>>>> spans;
   std::vector<std::vector<std::int64_t>> finish_ns;  // [stage][lane]
+};
+
+struct NaiveRun {
+  std::vector<NaiveUnit> units;
   std::int64_t iteration_ns = 0;
 };
 
-// Throws: std::logic_error when cards wait for each other for ever.
-NaiveRun run_naively(const Program& program, const LaneRows& rows);
+// `rows`: of each unit. Throws: std::logic_error when cards wait for each other for ever.
+NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows);
 
 }  // namespace tidemark

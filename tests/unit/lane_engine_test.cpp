@@ -48,6 +48,7 @@ Program one_slot(const SlotProgram& slot, std::int64_t lanes) {
   p.stages.resize(1);
   p.stages[0].chunks.resize(1);
   p.stages[0].chunks[0].first_forward = slot;
+  mark_awaited(p.stages[0].chunks[0].first_forward);
   return p;
 }
 
@@ -61,6 +62,12 @@ LaneRows rows_of(std::vector<std::int64_t> rows) {
   counts.experts = std::ssize(rows);
   counts.counts = std::move(rows);
   return LaneRows(job, counts);
+}
+
+IterationTimes run_alone(const Program& program, std::vector<std::int64_t> rows,
+                         Recorder* recorder = nullptr) {
+  const LaneRows unit = rows_of(std::move(rows));
+  return run_units(program, {&unit, 1}, recorder);
 }
 
 // Starts and ends of the operators, [operator][lane], in the order they were seen.
@@ -88,7 +95,7 @@ class Trace : public Recorder {
 
 Trace run(const Program& program, const LaneRows& rows) {
   Trace trace;
-  run_unit(program, rows, &trace);
+  run_units(program, {&rows, 1}, &trace);
   return trace;
 }
 
@@ -135,6 +142,7 @@ TEST(RunUnit, TheHostWaitsAtAGate) {
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(108)));
   slot.ops[1].host_waits = false;
   p.stages[0].chunks[0].first_forward = slot;
+  mark_awaited(p.stages[0].chunks[0].first_forward);
   EXPECT_THAT(run(p, rows_of({0})).start,
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(12)));
 }
@@ -201,13 +209,13 @@ TEST(RunUnit, ATransferStartsWhenBothStagesHaveComeToIt) {
   Program p = two_stages(10, 20, 40, 80);
   p.exchange_ns = 3;
   Trace t;
-  const UnitTimes times = run_unit(p, rows_of({0}), &t);
+  const IterationTimes times = run_alone(p, {0}, &t);
   // F0 to 10, activation to 13, F1 and B1 to 73, gradient to 76, B0 to 156.
   EXPECT_THAT(t.transfers,
               testing::UnorderedElementsAre(Trace::Moved{0, 10, 13}, Trace::Moved{1, 10, 13},
                                             Trace::Moved{0, 73, 76}, Trace::Moved{1, 73, 76}));
   EXPECT_EQ(times.iteration_ns, 156);
-  EXPECT_THAT(times.stages[1].finish_ns, ElementsAre(76));
+  EXPECT_THAT(times.units[0].stages[1].finish_ns, ElementsAre(76));
 }
 
 TEST(RunUnit, ABlockingTransferWaitsForAllStreamsOfBothStages) {
@@ -221,7 +229,7 @@ TEST(RunUnit, TheIterationEndsAfterReductionOptimizerAndGatherOfTheSlowest) {
   Program p = two_stages(10, 20, 40, 80);  // the stages finish at 150 and 70
   p.stages[0].end = {5, 7, 11};
   p.stages[1].end = {100, 8, 9};
-  const UnitTimes times = run_unit(p, rows_of({0}));
+  const IterationTimes times = run_alone(p, {0});
   EXPECT_EQ(times.pipeline_ns, std::max(150 + 5, 70 + 100));
   EXPECT_EQ(times.iteration_ns, 170 + 8 + 11);
 }
@@ -235,7 +243,7 @@ TEST(RunUnit, OnlyTheFirstForwardAndTheLastBackwardAreSpecial) {
   add(p.stages[0].chunks[0].forward, op(Stream::kCompute, 10));
   add(p.stages[0].chunks[0].backward, op(Stream::kCompute, 100));
   add(p.stages[0].chunks[0].last_backward, op(Stream::kCompute, 1000));
-  EXPECT_EQ(run_unit(p, rows_of({0})).iteration_ns, 1 + 2 * 10 + 2 * 100 + 1000);
+  EXPECT_EQ(run_alone(p, {0}).iteration_ns, 1 + 2 * 10 + 2 * 100 + 1000);
 }
 
 TEST(RunUnit, AccountsForWhatLaneZeroIsBusyWith) {
@@ -249,8 +257,8 @@ TEST(RunUnit, AccountsForWhatLaneZeroIsBusyWith) {
   add(slot, exchange, {0});
   Program p = one_slot(slot, 2);
   p.groups[static_cast<int>(Group::kExpert)] = {2, 1};
-  const UnitTimes times = run_unit(p, rows_of({3, 8}));
-  const StageTimes& s = times.stages[0];
+  const IterationTimes times = run_alone(p, {3, 8});
+  const StageTimes& s = times.units[0].stages[0];
   EXPECT_EQ(s.busy_ns[static_cast<std::size_t>(TimeClass::kGroupedGemm)], 3);
   EXPECT_EQ(s.busy_ns[static_cast<std::size_t>(TimeClass::kExpertComm)], 8);  // with lane 1
   EXPECT_EQ(s.compute_by_kind_ns[static_cast<std::size_t>(CostKind::kInterpolated)], 3);
@@ -272,9 +280,9 @@ TEST(RunUnit, Of1F1BTakesAsManySlotsAsMicrobatchesAndOtherStages) {
         chunk.first_forward = chunk.forward;
         chunk.last_backward = chunk.backward;
       }
-      const UnitTimes times = run_unit(program, rows_of({0}));
+      const IterationTimes times = run_alone(program, {0});
       EXPECT_EQ(times.iteration_ns, (m + p - 1) * (1 + 2)) << "p = " << p << ", m = " << m;
-      for (const StageTimes& stage : times.stages) EXPECT_EQ(stage.slots_ns, 3 * m);
+      for (const StageTimes& stage : times.units[0].stages) EXPECT_EQ(stage.slots_ns, 3 * m);
     }
   }
 }
@@ -282,13 +290,13 @@ TEST(RunUnit, Of1F1BTakesAsManySlotsAsMicrobatchesAndOtherStages) {
 TEST(RunUnit, RefusesAScheduleThatDeadlocks) {
   Program p = two_stages(1, 1, 1, 1);
   p.schedule.stages[1].erase(p.schedule.stages[1].begin());  // never receives the activation
-  EXPECT_THROW(run_unit(p, rows_of({0})), std::logic_error);
+  EXPECT_THROW(run_alone(p, {0}), std::logic_error);
 }
 
 TEST(RunUnit, RefusesNeighboursThatSendDifferentMicrobatches) {
   Program p = two_stages(1, 1, 1, 1);
   std::get<Transfer>(p.schedule.stages[1][0]).receive_activation.microbatch = 7;
-  EXPECT_THROW(run_unit(p, rows_of({0})), std::logic_error);
+  EXPECT_THROW(run_alone(p, {0}), std::logic_error);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ TEST(BuildProgram, DependenciesCrossStreamsAndPointBackwards) {
           ASSERT_LT(from, i) << name_of(stage, op);
           EXPECT_NE(slot->ops[from].stream, op.stream) << name_of(stage, op);
         }
-        EXPECT_TRUE(op.cost.per_row_q20 == 0 || op.moe_layer >= 0) << name_of(stage, op);
+        EXPECT_TRUE(!op.cost.routed() || op.moe_layer >= 0) << name_of(stage, op);
       }
     }
   }
@@ -186,30 +186,44 @@ TEST(BuildProgram, MakingTheAttentionMaskWaitsForNoParameters) {
   EXPECT_EQ(waits_for(stage, stage.chunks[0].first_forward, "embedding").size(), 1u);
 }
 
-TEST(OpCost, OfRoutedWorkIsExactUnderBalancedRouting) {
+TEST(OpCost, OfAGroupedProductAddsUpItsExperts) {
   const Job job = qwen3_30b_a3b();
-  const OperatorCosts costs(job, profile());
+  OperatorCosts costs(job, profile());
   const KernelCosts kernels(profile());
   Operator op;
   op.work = GroupedGemmWork{1536, 2048, 16, Pass::kForward, false};
   op.layer = 0;
-  const std::int64_t rows = rows_sent(job);
-  const OpCost cost = costs.cost(op, rows);
+  const OpCost cost = costs.cost(op);
+  EXPECT_TRUE(cost.routed());
+  EXPECT_EQ(cost.at(0), 0);  // experts without tokens
+  const std::int64_t share = rows_sent(job) / 16;
   const std::int64_t exact =
-      round_up_ns(kernels.grouped_gemm(1536, 2048, 16, rows / 16, Pass::kForward).seconds).count();
-  EXPECT_NEAR(static_cast<double>(cost.at(rows)), static_cast<double>(exact), 1);
-  EXPECT_LT(cost.at(rows / 2), cost.at(rows));
-  EXPECT_LT(cost.at(rows), cost.at(2 * rows));
+      round_up_ns(kernels.grouped_gemm(1536, 2048, 1, share, Pass::kForward).seconds).count();
+  EXPECT_NEAR(static_cast<double>(costs.balanced_ns(cost)), 16.0 * static_cast<double>(exact), 16);
+}
+
+TEST(GroupedCost, IsExactAtTheStepsOfTheTilesAndBetweenThem) {
+  const KernelCosts kernels(profile());
+  for (const Pass pass : {Pass::kForward, Pass::kBackwardInput, Pass::kBackwardWeight}) {
+    const GroupedCost cost(kernels, {4096, 7168, 4, pass, false}, 4096);
+    EXPECT_EQ(cost.at(0), 0);
+    for (const std::int64_t tokens : {1, 255, 256, 257, 300, 512, 1111, 4096}) {
+      const double seconds = kernels.grouped_gemm(4096, 7168, 1, tokens, pass).seconds;
+      const double tolerance = tokens % GroupedCost::kStep == 0 ? 1 : 0.02 * seconds * 1e9;
+      EXPECT_NEAR(static_cast<double>(cost.at(tokens)), seconds * 1e9, tolerance) << tokens;
+    }
+    EXPECT_EQ(cost.at(2 * 4096 + 100), 2 * cost.at(4096) + cost.at(100));
+  }
 }
 
 TEST(OpCost, OfAnExchangeIsTheLargerOfSentAndReceived) {
   const Job job = qwen3_30b_a3b();
-  const OperatorCosts costs(job, profile());
+  OperatorCosts costs(job, profile());
   Operator op;
   const std::int64_t rows = rows_sent(job);
   op.work = CollectiveWork{Collective::kAllToAll, Group::kExpert, {rows * 4096, 0}, {0, 4096}, 1};
   op.stream = Stream::kExpertComm;
-  const OpCost cost = costs.cost(op, rows);
+  const OpCost cost = costs.cost(op);
   EXPECT_EQ(cost.at(0), cost.at(rows / 2));  // it sends as much as ever
   EXPECT_NEAR(static_cast<double>(cost.at(rows)), static_cast<double>(cost.at(0)), 1);
   EXPECT_NEAR(static_cast<double>(cost.at(2 * rows)), 2.0 * static_cast<double>(cost.at(rows)),

@@ -1,5 +1,3 @@
-#include "traces/routing.h"
-
 #include <numeric>
 #include <vector>
 
@@ -8,6 +6,7 @@
 
 #include "models/layer_operators.h"
 #include "tests/support/jobs.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 namespace {

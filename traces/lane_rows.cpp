@@ -1,0 +1,41 @@
+#include "traces/lane_rows.h"
+
+namespace tidemark {
+
+LaneRows::LaneRows(const Job& job, const RoutingCounts& counts)
+    : lanes_(job.layout.lanes_per_stage()),
+      ranks_(job.layout.expert),
+      parts_(job.layout.expert_tensor) {
+  assign(counts);
+}
+
+void LaneRows::assign(const RoutingCounts& counts) {
+  moe_layers_ = counts.moe_layers;
+  if (moe_layers_ == 0) return;
+  local_experts_ = counts.experts / ranks_;
+  const std::int64_t groups = lanes_ / (ranks_ * parts_);
+  const auto tables = static_cast<std::size_t>(counts.microbatches * moe_layers_);
+  rows_.resize(tables * static_cast<std::size_t>(lanes_));
+  of_expert_.resize(tables * static_cast<std::size_t>(local_experts_ * lanes_));
+  const std::int64_t* from = counts.counts.data();
+  for (std::size_t table = 0; table < tables; ++table, from += counts.experts) {
+    std::int64_t* const rows = rows_.data() + table * static_cast<std::size_t>(lanes_);
+    std::int32_t* const each =
+        of_expert_.data() + table * static_cast<std::size_t>(local_experts_ * lanes_);
+    for (std::int64_t lane = 0; lane < lanes_; ++lane) {
+      const std::int64_t rank = lane / parts_ % ranks_;
+      const std::int64_t group = lane / (parts_ * ranks_);
+      std::int64_t sum = 0;
+      for (std::int64_t e = 0; e < local_experts_; ++e) {
+        const std::int64_t count = from[rank * local_experts_ + e];
+        const std::int64_t share =
+            groups == 1 ? count : count / groups + (group < count % groups ? 1 : 0);
+        each[e * lanes_ + lane] = static_cast<std::int32_t>(share);
+        sum += share;
+      }
+      rows[lane] = sum;
+    }
+  }
+}
+
+}  // namespace tidemark
