@@ -77,7 +77,8 @@ double total_variation_of_max(std::size_t experts, std::size_t rows_each, int sa
   }
   double distance = 0;
   double before = 0;
-  for (std::int64_t m = sampled.begin()->first - 8; m <= sampled.rbegin()->first + 8; ++m) {
+  const std::int64_t last = sampled.rbegin()->first + 8;
+  for (std::int64_t m = sampled.begin()->first - 8; m <= last; ++m) {
     const double at_most = multinomial_max_at_most(rows, experts, static_cast<std::size_t>(m));
     distance += std::abs(at_most - before - sampled[m]);
     before = at_most;
