@@ -6,6 +6,7 @@
 #include "models/input_error.h"
 #include "traces/capacity.h"
 #include "traces/synthetic_routing.h"
+#include "traces/trace_file.h"
 
 namespace tidemark {
 namespace {
@@ -76,14 +77,24 @@ std::unique_ptr<RoutingSource> make_routing(const RoutingShape& shape, const Wor
 
 std::unique_ptr<RoutingSource> make_routing(const Job& job, const Workload& workload,
                                             std::uint64_t seed) {
+  return make_routing(job, RoutingInput{workload, {}}, seed);
+}
+
+std::unique_ptr<RoutingSource> make_routing(const Job& job, const RoutingInput& input,
+                                            std::uint64_t seed) {
   const RoutingShape shape = routing_shape(job);
   const std::optional<Capacity> capacity = capacity_of(job);
   // Padded experts compute on their whole capacity whatever is routed.
   if (shape.moe_layers == 0 || (capacity && capacity->pad)) {
     return std::make_unique<FixedRouting>(balanced_routing(job));
   }
-  throw_if_any(validate(workload, shape, job.source, "/routing"));
-  auto routed = make_routing(shape, workload, seed);
+  std::unique_ptr<RoutingSource> routed;
+  if (input.file.empty()) {
+    throw_if_any(validate(input.workload, shape, job.source, "/routing"));
+    routed = make_routing(shape, input.workload, seed);
+  } else {
+    routed = trace_routing(input.file, shape);
+  }
   if (!capacity) return routed;
   return std::make_unique<CappedRouting>(std::move(routed), shape, *capacity);
 }
