@@ -166,6 +166,7 @@ struct Job {
   Batch batch;
   TrainingOptions options;
   std::string hardware;               // name of a profile in hw_profiles/data, or a path
+  std::string routing;                // JSON of traces/routing_source.h; empty: balanced
   std::vector<std::string> warnings;  // what the reader could not settle, for the result
 
   std::int64_t tokens_per_iteration() const { return batch.global_batch_size * batch.seq_length; }

@@ -392,6 +392,9 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   in.object("parallel", [&](JsonReader& r) { read_parallel(r, job.layout); });
   in.object("batch", [&](JsonReader& r) { read_batch(r, job.batch); });
   in.optional_object("options", [&](JsonReader& r) { read_options(r, job.options); });
+  if (const nlohmann::json& routing = in.raw("routing"); !routing.is_null()) {
+    job.routing = routing.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
   in.finish();
   throw_if_any(violations);
   if (job.options.offload_ratio > 0) {
@@ -426,6 +429,7 @@ nlohmann::ordered_json to_json(const Job& job) {
                 {"global_batch_size", job.batch.global_batch_size},
                 {"seq_length", job.batch.seq_length}};
   j["options"] = options_to_json(job.options);
+  if (!job.routing.empty()) j["routing"] = nlohmann::ordered_json::parse(job.routing);
   return j;
 }
 

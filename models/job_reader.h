@@ -3,7 +3,9 @@
 //
 //   {"schema_version": 1, "name": ..., "hardware": ..., "frameworks": {"megatron_core": "0.13",
 //   ...},
-//    "model": {...}, "parallel": {...}, "batch": {...}, "options": {...}}
+//    "model": {...}, "parallel": {...}, "batch": {...}, "options": {...}, "routing": {...}}
+//
+// `routing` is kept as it is: traces/routing_source.h reads it.
 //
 // Sizes are required; switches are optional, with the defaults of models/job.h. In place of the
 // object, `model` may be a string: the path, from the job's folder, of a model spec file or of a

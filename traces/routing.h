@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "models/job.h"
@@ -17,6 +18,15 @@ struct RoutingCounts {
 
   std::int64_t at(std::int64_t microbatch, std::int64_t layer, std::int64_t expert) const {
     return counts[static_cast<std::size_t>((microbatch * moe_layers + layer) * experts + expert)];
+  }
+  // [expert]
+  std::span<const std::int64_t> row(std::int64_t microbatch, std::int64_t layer) const {
+    return {counts.data() + (microbatch * moe_layers + layer) * experts,
+            static_cast<std::size_t>(experts)};
+  }
+  std::span<std::int64_t> row(std::int64_t microbatch, std::int64_t layer) {
+    return {counts.data() + (microbatch * moe_layers + layer) * experts,
+            static_cast<std::size_t>(experts)};
   }
 };
 
