@@ -156,6 +156,17 @@ struct TrainingOptions {
   std::optional<std::int64_t> quantize_comm_bits;
 };
 
+// A run of many iterations (the job's `run`).
+struct RunSpec {
+  std::int64_t iterations = 1;
+  // Iterations between checkpoints, and what a restart costs; without, the first iteration that
+  // runs out of memory ends the run.
+  std::optional<std::int64_t> checkpoint_interval;
+  double restart_seconds = 0;
+  // After a restart an iteration sees the routing it died of again; otherwise it is drawn anew.
+  bool repeats_routing = false;
+};
+
 struct Job {
   std::string name;
   std::string source;        // the file it was read from
@@ -165,8 +176,9 @@ struct Job {
   ParallelLayout layout;
   Batch batch;
   TrainingOptions options;
-  std::string hardware;               // name of a profile in hw_profiles/data, or a path
-  std::string routing;                // JSON of traces/routing_source.h; empty: balanced
+  std::string hardware;  // name of a profile in hw_profiles/data, or a path
+  std::string routing;   // JSON of traces/routing_source.h; empty: balanced
+  RunSpec run;
   std::vector<std::string> warnings;  // what the reader could not settle, for the result
 
   std::int64_t tokens_per_iteration() const { return batch.global_batch_size * batch.seq_length; }

@@ -363,6 +363,26 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   return j;
 }
 
+void read_run(JsonReader& in, RunSpec& run) {
+  run.iterations = in.integer("iterations", {1, 10'000'000});
+  if (in.has("checkpoint_interval") || in.has("restart_seconds")) {
+    run.checkpoint_interval = in.integer("checkpoint_interval", {1, 10'000'000});
+    run.restart_seconds = in.number("restart_seconds", {0, 1e6});
+  }
+  run.repeats_routing = in.optional_boolean("repeats_routing").value_or(run.repeats_routing);
+}
+
+nlohmann::ordered_json run_to_json(const RunSpec& run) {
+  nlohmann::ordered_json j;
+  j["iterations"] = run.iterations;
+  if (run.checkpoint_interval) {
+    j["checkpoint_interval"] = *run.checkpoint_interval;
+    j["restart_seconds"] = run.restart_seconds;
+  }
+  j["repeats_routing"] = run.repeats_routing;
+  return j;
+}
+
 }  // namespace
 
 std::optional<Version> parse_version(std::string_view text) {
@@ -395,6 +415,7 @@ Job job_from_json(const nlohmann::json& json, const std::string& file) {
   if (const nlohmann::json& routing = in.raw("routing"); !routing.is_null()) {
     job.routing = routing.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
+  in.optional_object("run", [&](JsonReader& r) { read_run(r, job.run); });
   in.finish();
   throw_if_any(violations);
   if (job.options.offload_ratio > 0) {
@@ -430,6 +451,7 @@ nlohmann::ordered_json to_json(const Job& job) {
                 {"seq_length", job.batch.seq_length}};
   j["options"] = options_to_json(job.options);
   if (!job.routing.empty()) j["routing"] = nlohmann::ordered_json::parse(job.routing);
+  if (job.run.iterations > 1 || job.run.checkpoint_interval) j["run"] = run_to_json(job.run);
   return j;
 }
 

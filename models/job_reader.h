@@ -1,9 +1,8 @@
 // Our own job file: one JSON object with the sections of `Job`, keys under Megatron's argument
 // names.
 //
-//   {"schema_version": 1, "name": ..., "hardware": ..., "frameworks": {"megatron_core": "0.13",
-//   ...},
-//    "model": {...}, "parallel": {...}, "batch": {...}, "options": {...}, "routing": {...}}
+//   {"schema_version": 1, "name": .., "hardware": .., "frameworks": {"megatron_core": "0.13", ..},
+//    "model": {..}, "parallel": {..}, "batch": {..}, "options": {..}, "routing": {..}, "run": {..}}
 //
 // `routing` is kept as it is: traces/routing_source.h reads it.
 //

@@ -14,6 +14,7 @@ ClockRecorder::ClockRecorder(const Program& program, std::vector<std::int64_t> l
       host_(program.stages.size(), 0),
       queued_(program.stages.size()) {
   for (std::size_t stage = 0; stage < clocks_.size(); ++stage) {
+    if (lanes_[stage] < 0) continue;
     clocks_[stage].steps.resize(program.schedule.stages[stage].size());
   }
 }
@@ -22,6 +23,8 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
                                 const SlotProgram& slot, std::span<const std::int64_t> start,
                                 std::span<const std::int64_t> end) {
   const auto s = static_cast<std::size_t>(stage);
+  if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
+  if (lanes_[s] < 0) return;
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   const ProgramOp& source = slot.ops[static_cast<std::size_t>(op)];
   std::deque<std::int64_t>& queue = queued_[s];
@@ -35,19 +38,19 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
     clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
   }
   if (source.host_waits) host_[s] = std::max(host_[s], done);
-  if (next_ != nullptr) next_->on_operator(stage, step, op, slot, start, end);
 }
 
 void ClockRecorder::on_transfer(std::int32_t stage, std::int32_t step,
                                 std::span<const std::int64_t> start,
                                 std::span<const std::int64_t> end) {
   const auto s = static_cast<std::size_t>(stage);
+  if (next_ != nullptr) next_->on_transfer(stage, step, start, end);
+  if (lanes_[s] < 0) return;
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
   const Step& what = program_.schedule.stages[s][static_cast<std::size_t>(step)];
   const Transfer* transfer = std::get_if<Transfer>(&what);
   if (transfer != nullptr && transfer->blocking) host_[s] = done;
-  if (next_ != nullptr) next_->on_transfer(stage, step, start, end);
 }
 
 }  // namespace tidemark

@@ -24,7 +24,7 @@ struct StageClock {
       steps;  // [step][operator of the graph's pass]; transfers and waits: one
 };
 
-// Collects the clocks of all stages, each of its own lane, and passes everything on.
+// Collects the clocks of stages, each of its own lane (-1: of none), and passes everything on.
 class ClockRecorder : public Recorder {
  public:
   ClockRecorder(const Program& program, std::vector<std::int64_t> lanes, Recorder* next);

@@ -80,14 +80,14 @@ class StageRun {
         start_(lanes_),
         duration_(lanes_) {
     times_.group_wait_ns.assign(lanes_, 0);
-    std::size_t ops = 0;
+    std::int32_t awaited = 0;
     for (const ChunkProgram& chunk : program.stages[static_cast<std::size_t>(stage)].chunks) {
       for (const SlotProgram* slot :
            {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        ops = std::max(ops, slot->ops.size());
+        awaited = std::max(awaited, slot->awaited);
       }
     }
-    end_.resize(ops * lanes_);
+    end_.resize(static_cast<std::size_t>(awaited) * lanes_);
   }
 
   bool finished() const { return finished_; }
@@ -265,7 +265,7 @@ class StageRun {
       lane_loops::earliest_start(lanes_, free, host_.data(), issued_ns_, start_.data());
       for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
         const auto from = static_cast<std::size_t>(slot.deps[static_cast<std::size_t>(d)]);
-        lane_loops::wait_for(lanes_, end_.data() + from * lanes_, start_.data());
+        lane_loops::wait_for(lanes_, end_of(slot.ops[from]), start_.data());
       }
       if (op.reduces != DataGroup::kNone) {
         reductions_.push_back(
@@ -284,7 +284,7 @@ class StageRun {
         lane_loops::finish(lanes_, start_.data(), duration, free);
         account(op, duration);
       }
-      if (op.awaited) std::copy(free, free + lanes_, end_.data() + i * lanes_);
+      if (op.awaited_as >= 0) std::copy(free, free + lanes_, end_of(op));
       if (op.host_waits) {
         bring_up_host();
         lane_loops::wait_for(lanes_, free, host_.data());
@@ -296,6 +296,10 @@ class StageRun {
       }
     }
     times_.slots_ns += finish - begin;
+  }
+
+  std::int64_t* end_of(const ProgramOp& op) {
+    return end_.data() + static_cast<std::size_t>(op.awaited_as) * lanes_;
   }
 
   void routed_durations(const ProgramOp& op, std::int32_t microbatch) {
@@ -344,7 +348,7 @@ class StageRun {
   std::vector<std::int64_t> free_;      // [stream][lane]
   std::vector<std::int64_t> host_;      // [lane]: when the host last waited
   std::int64_t issued_ns_ = 0;          // it has issued operators for since then
-  std::vector<std::int64_t> end_;       // [op of the slot][lane], where awaited
+  std::vector<std::int64_t> end_;       // [awaited operator of the slot][lane]
   std::vector<std::int64_t> start_;     // [lane]
   std::vector<std::int64_t> duration_;  // [lane]
   StageTimes times_;
@@ -408,11 +412,13 @@ bool join_reductions(const Program& program, std::size_t r, std::span<UnitRun* c
       std::int64_t* const free = unit->stage(r).data_stream();
       for (std::size_t l = 0; l < lanes; ++l) free[l] = start[l % period] + op.cost.fixed_ns;
     }
-    if (Recorder* recorder = units[0]->stage(r).recorder()) {
+    for (UnitRun* unit : units) {
+      Recorder* const recorder = unit->stage(r).recorder();
+      if (recorder == nullptr) continue;
       std::vector<std::int64_t> each(lanes);
       for (std::size_t l = 0; l < lanes; ++l) each[l] = start[l % period];
       recorder->on_operator(static_cast<std::int32_t>(r), first.step, first.op, *first.slot, each,
-                            {units[0]->stage(r).data_stream(), lanes});
+                            {unit->stage(r).data_stream(), lanes});
     }
   }
   for (UnitRun* unit : units) unit->stage(r).reductions_joined();
@@ -422,11 +428,12 @@ bool join_reductions(const Program& program, std::size_t r, std::span<UnitRun* c
 }  // namespace
 
 IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
-                         Recorder* recorder) {
+                         std::span<Recorder* const> recorders) {
   std::vector<std::unique_ptr<UnitRun>> runs(rows.size());
   std::vector<UnitRun*> units(rows.size());
   for (std::size_t u = 0; u < rows.size(); ++u) {
-    runs[u] = std::make_unique<UnitRun>(program, rows[u], u == 0 ? recorder : nullptr);
+    runs[u] =
+        std::make_unique<UnitRun>(program, rows[u], recorders.empty() ? nullptr : recorders[u]);
     units[u] = runs[u].get();
   }
   for (bool progress = true; progress;) {

@@ -55,9 +55,10 @@ struct IterationTimes {
   std::vector<UnitTimes> units;
 };
 
-// `rows`: of each unit, for every microbatch and MoE layer of the program. `recorder` sees the
-// first unit. Throws: std::logic_error when stages wait for each other (a schedule that deadlocks).
+// `rows`: of each unit, for every microbatch and MoE layer of the program. `recorders`: of each
+// unit, null where nobody looks; or none at all. Throws: std::logic_error when stages wait for each
+// other (a schedule that deadlocks).
 IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
-                         Recorder* recorder = nullptr);
+                         std::span<Recorder* const> recorders = {});
 
 }  // namespace tidemark

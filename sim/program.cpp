@@ -222,9 +222,13 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
 
 }  // namespace
 
-void mark_awaited(SlotProgram& slot) {
-  for (ProgramOp& op : slot.ops) op.awaited = false;
-  for (const std::int32_t d : slot.deps) slot.ops[static_cast<std::size_t>(d)].awaited = true;
+void number_awaited(SlotProgram& slot) {
+  slot.awaited = 0;
+  for (ProgramOp& op : slot.ops) op.awaited_as = -1;
+  for (const std::int32_t d : slot.deps) {
+    std::int32_t& number = slot.ops[static_cast<std::size_t>(d)].awaited_as;
+    if (number < 0) number = slot.awaited++;
+  }
 }
 
 Schedule build_schedule(const Job& job) {
@@ -303,7 +307,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
       }
       for (SlotProgram* slot :
            {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        mark_awaited(*slot);
+        number_awaited(*slot);
       }
       out.chunks.push_back(std::move(chunk));
     }

@@ -74,8 +74,8 @@ struct ProgramOp {
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
   DataGroup reduces = DataGroup::kNone;
-  bool host_waits = false;  // the CPU goes on only when this is done
-  bool awaited = false;     // some later operator depends on it
+  bool host_waits = false;       // the CPU goes on only when this is done
+  std::int32_t awaited_as = -1;  // number among the slot's operators that later ones depend on
   TimeClass time_class = TimeClass::kElementwise;
   std::int32_t dep_begin = 0;  // range in SlotProgram::deps
   std::int32_t dep_end = 0;
@@ -85,10 +85,11 @@ struct ProgramOp {
 struct SlotProgram {
   std::vector<ProgramOp> ops;      // issue order
   std::vector<std::int32_t> deps;  // positions in ops, on other streams only: streams are FIFO
+  std::int32_t awaited = 0;        // operators that others depend on
 };
 
-// Sets `awaited` of all operators. A slot needs it before it runs.
-void mark_awaited(SlotProgram& slot);
+// Numbers the operators that others depend on. A slot needs it before it runs.
+void number_awaited(SlotProgram& slot);
 
 // Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them; they agree in
 // all but the digit (lane / stride) % size.

@@ -77,19 +77,6 @@ Bytes peak_host_memory(const Job& job, const OperatorGraph& graph, const std::ve
   return peak;
 }
 
-std::vector<ResidentItem> resident_with_offload(const Job& job, const HardwareProfile& profile,
-                                                const StageProgram& program, std::int64_t stage,
-                                                std::int64_t optimizer_rank = 0) {
-  std::vector<ResidentItem> items = resident_memory(job, profile, stage, optimizer_rank);
-  if (const auto buffers = reload_buffers(program.offload); !buffers.empty()) {
-    Bytes bytes;
-    for (const std::int64_t request : buffers) bytes += fresh_block(request);
-    items.push_back({"reload buffers", buffers, bytes, ResidentSince::kFirstUse,
-                     "Megatron-Kwai core/pipeline_parallel/offload.py", false});
-  }
-  return items;
-}
-
 StageResult stage_memory(const Job& job, const HardwareProfile& profile, const Program& program,
                          const LaneRows& rows, std::int32_t stage) {
   StageResult out;
@@ -97,7 +84,7 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
   const OperatorGraph& graph = stage_program.graph;
   out.parameters = count_parameters(stage_weights(job, stage)).total();
   out.in_flight_peak = peak_in_flight(program.schedule, stage);
-  out.resident = resident_with_offload(job, profile, stage_program, stage);
+  out.resident = resident_items(job, profile, stage_program, stage);
   for (const ResidentItem& item : out.resident) {
     out.resident_bytes += item.bytes;
     if (item.since == ResidentSince::kOptimizerStep) out.moment_bytes += item.bytes;
@@ -138,6 +125,30 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
 }
 
 }  // namespace
+
+std::vector<ResidentItem> resident_items(const Job& job, const HardwareProfile& profile,
+                                         const StageProgram& program, std::int64_t stage,
+                                         std::int64_t optimizer_rank) {
+  std::vector<ResidentItem> items = resident_memory(job, profile, stage, optimizer_rank);
+  if (const auto buffers = reload_buffers(program.offload); !buffers.empty()) {
+    Bytes bytes;
+    for (const std::int64_t request : buffers) bytes += fresh_block(request);
+    items.push_back({"reload buffers", buffers, bytes, ResidentSince::kFirstUse,
+                     "Megatron-Kwai core/pipeline_parallel/offload.py", false});
+  }
+  return items;
+}
+
+Bytes segment_limit(const HardwareProfile& profile) {
+  if (!profile.context_gib) return profile.capacity();
+  return profile.capacity() - Bytes(static_cast<std::int64_t>(profile.context_gib->value *
+                                                              static_cast<double>(kGiB.value)));
+}
+
+bool records_streams(const Job& job, const HardwareProfile& profile) {
+  return profile.allocator_for(job.versions.dtk).collectives_record_streams ||
+         !job.options.offload.modules.empty();
+}
 
 Bytes StageResult::lane_peak(std::int64_t lane) const {
   return card.memory.peak - memory.lanes[static_cast<std::size_t>(hottest_lane)].bytes +
@@ -183,7 +194,7 @@ RankPeak highest_peak(const Job& given, const HardwareProfile& profile,
     const StageProgram& program = simulation.program.stages[stage];
     const StageResult& result = simulation.result.stages[stage];
     const std::vector<ResidentItem> resident =
-        resident_with_offload(job, profile, program, out.stage, out.optimizer_rank);
+        resident_items(job, profile, program, out.stage, out.optimizer_rank);
     const Card card{job,
                     out.stage,
                     program.graph,
@@ -206,10 +217,7 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   Simulation out{build_program(job, profile), LaneRows(job, routing), {}};
   SimulationResult& r = out.result;
   r.capacity = profile.capacity();
-  if (profile.context_gib) {
-    r.reserved_outside = Bytes(
-        static_cast<std::int64_t>(profile.context_gib->value * static_cast<double>(kGiB.value)));
-  }
+  r.reserved_outside = r.capacity - segment_limit(profile);
   r.stages.resize(out.program.stages.size());
   parallel_for(r.stages.size(), [&](std::size_t stage) {
     r.stages[stage] =
@@ -230,10 +238,11 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   std::vector<std::int64_t> hottest_lanes;
   for (const StageResult& s : r.stages) hottest_lanes.push_back(s.hottest_lane);
   const bool collectives = profile.allocator_for(job.versions.dtk).collectives_record_streams;
-  const bool records = collectives || !job.options.offload.modules.empty();
+  const bool records = records_streams(job, profile);
   ClockRecorder clocks(out.program, std::move(hottest_lanes), recorder);
   PeakWatch watch(std::move(moments), records ? &clocks : recorder);
-  IterationTimes times = run_units(out.program, {&out.rows, 1}, &watch);
+  Recorder* const recorders[] = {&watch};
+  IterationTimes times = run_units(out.program, {&out.rows, 1}, recorders);
   parallel_for(r.stages.size(), [&](std::size_t stage) {
     replay_hottest_card(job, out.program, out.rows, stage, collectives,
                         records ? &clocks.clock(stage) : nullptr, r.limit(), r.stages[stage]);

@@ -84,6 +84,15 @@ struct Simulation {
   SimulationResult result;
 };
 
+// What a card holds between iterations, reload buffers of offloading included.
+std::vector<ResidentItem> resident_items(const Job& job, const HardwareProfile& profile,
+                                         const StageProgram& program, std::int64_t stage,
+                                         std::int64_t optimizer_rank = 0);
+// What a card's segments may take together.
+Bytes segment_limit(const HardwareProfile& profile);
+// Whether the allocator keeps freed blocks until another stream is done with them.
+bool records_streams(const Job& job, const HardwareProfile& profile);
+
 // The job with what it leaves to the platform filled in: the attention backend.
 Job on_platform(Job job, const HardwareProfile& profile);
 

@@ -250,7 +250,8 @@ class TraceRecorder : public Recorder {
 void write_chrome_trace(std::ostream& out, const Job& job, const Simulation& simulation) {
   TraceWriter writer(out);
   TraceRecorder recorder(writer, job, simulation);
-  recorder.finish(run_units(simulation.program, {&simulation.rows, 1}, &recorder));
+  Recorder* const recorders[] = {&recorder};
+  recorder.finish(run_units(simulation.program, {&simulation.rows, 1}, recorders));
 }
 
 }  // namespace tidemark

@@ -17,8 +17,8 @@ namespace tidemark {
 namespace {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> kCommands = {simulate_command(), explain_command(),
-                                                 validate_command()};
+  static const std::vector<Command> kCommands = {simulate_command(), compare_command(),
+                                                 explain_command(), validate_command()};
   return kCommands;
 }
 

@@ -2,6 +2,7 @@
 #include "tools/command.h"
 #include "tools/job_input.h"
 #include "tools/output_file.h"
+#include "tools/run_report.h"
 #include "tools/simulation_report.h"
 #include "traces/routing.h"
 
@@ -14,8 +15,29 @@ void write_trace(const std::string& path, const Job& job, const Simulation& simu
   file.commit();
 }
 
+// Routing that differs from card to card, or many iterations.
+Report run_whole(const JobInput& input, const RunSpec& spec, const Arguments& arguments) {
+  for (const char* flag : {"lanes", "trace"}) {
+    if (arguments.has(flag)) {
+      throw InputError("", std::string("--") + flag, "given",
+                       "one iteration of balanced routing beside it");
+    }
+  }
+  const RunResult result = run_job(input, spec, seed_of(arguments), "");
+  Report report;
+  report.exit = exit_of(result);
+  report.json = result_with_provenance(input.files, arguments);
+  add_run(report.json, input, result);
+  report.text = run_text(input, result) + "\n" + job_text(input) + warnings_text(input.job);
+  return report;
+}
+
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
+  const RunSpec spec = run_spec(input.job, arguments);
+  if (spec.iterations > 1 || !cards_are_alike(input.job, routing_input(input.job))) {
+    return run_whole(input, spec, arguments);
+  }
   const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job));
   const Verdict verdict = judge(input, simulation);
   if (const auto path = arguments.text("trace")) write_trace(*path, input.job, simulation);
@@ -34,12 +56,15 @@ Report run(const Arguments& arguments) {
 
 Command simulate_command() {
   std::vector<Flag> flags = job_flags();
+  for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
   flags.push_back({"lanes", "", "add the peak of every lane (card of a stage) to the JSON result"});
   flags.push_back({"trace", "FILE",
                    "write the iteration for chrome://tracing or ui.perfetto.dev: one lane of each "
                    "stage, its streams, memory and transfers"});
   return {"simulate", "JOB.json | --megatron-args FILE --hardware NAME",
-          "one training iteration: does it fit, how long does it take, what holds the memory",
+          "one training iteration, or a run of many under the job's routing: does it fit, how long "
+          "does "
+          "it take, what holds the memory",
           std::move(flags), run};
 }
 

@@ -1,13 +1,17 @@
 #include "traces/lane_rows.h"
 
+#include <algorithm>
+#include <numeric>
+#include <span>
+
 namespace tidemark {
 
-LaneRows::LaneRows(const Job& job, const RoutingCounts& counts)
+LaneRows::LaneRows(const Job& job)
     : lanes_(job.layout.lanes_per_stage()),
       ranks_(job.layout.expert),
-      parts_(job.layout.expert_tensor) {
-  assign(counts);
-}
+      parts_(job.layout.expert_tensor) {}
+
+LaneRows::LaneRows(const Job& job, const RoutingCounts& counts) : LaneRows(job) { assign(counts); }
 
 void LaneRows::assign(const RoutingCounts& counts) {
   moe_layers_ = counts.moe_layers;
@@ -36,6 +40,20 @@ void LaneRows::assign(const RoutingCounts& counts) {
       rows[lane] = sum;
     }
   }
+}
+
+double LaneRows::max_over_mean() const {
+  double highest = 1;
+  const auto lanes = static_cast<std::size_t>(lanes_);
+  for (std::size_t begin = 0; begin < rows_.size(); begin += lanes) {
+    const std::span<const std::int64_t> rows(rows_.data() + begin, lanes);
+    const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    const std::int64_t most = *std::ranges::max_element(rows);
+    if (sum > 0) {
+      highest = std::max(highest, static_cast<double>(most * lanes_) / static_cast<double>(sum));
+    }
+  }
+  return highest;
 }
 
 }  // namespace tidemark

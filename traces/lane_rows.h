@@ -15,6 +15,7 @@ namespace tidemark {
 
 class LaneRows {
  public:
+  explicit LaneRows(const Job& job);  // without any
   LaneRows(const Job& job, const RoutingCounts& counts);
 
   // Takes another iteration's counts, in the memory of the last. Requires: the same job.
@@ -30,6 +31,8 @@ class LaneRows {
     return of_expert_.data() +
            ((microbatch * moe_layers_ + moe_layer) * local_experts_ + expert) * lanes_;
   }
+  // Most rows of a lane over the mean, of any microbatch and layer; 1 without rows.
+  double max_over_mean() const;
   std::int64_t lanes() const { return lanes_; }
   std::int64_t local_experts() const { return local_experts_; }
 

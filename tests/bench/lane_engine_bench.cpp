@@ -69,7 +69,7 @@ void run(benchmark::State& state, Recorder* recorder) {
   const Program program = build_program(job, profile());
   const LaneRows rows(job, skewed_routing(job));
   for (auto _ : state)
-    benchmark::DoNotOptimize(run_units(program, {&rows, 1}, recorder).iteration_ns);
+    benchmark::DoNotOptimize(run_units(program, {&rows, 1}, {&recorder, 1}).iteration_ns);
   state.SetItemsProcessed(state.iterations() * operators(program) * program.lanes);
 }
 

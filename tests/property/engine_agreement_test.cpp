@@ -71,7 +71,9 @@ TEST(EngineAgreement, EveryOperatorOfEveryCardStartsAndEndsAtTheSameNanosecond) 
       rows.emplace_back(job, random_routing(job, seed + 1000 * unit));
     }
     Recording recording(program);
-    const IterationTimes times = run_units(program, rows, &recording);
+    std::vector<Recorder*> recorders(rows.size(), nullptr);
+    recorders[0] = &recording;
+    const IterationTimes times = run_units(program, rows, recorders);
     const NaiveRun naive = run_naively(program, rows);
     ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
     for (std::size_t unit = 0; unit < rows.size(); ++unit) {
@@ -244,7 +246,8 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
     const Program program = build_program(job, profile_of(seed));
     const LaneRows rows(job, random_routing(job, seed));
     Recording recording(program);
-    const IterationTimes times = run_units(program, {&rows, 1}, &recording);
+    Recorder* const recorders[] = {&recording};
+    const IterationTimes times = run_units(program, {&rows, 1}, recorders);
     for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
       const auto& steps = program.schedule.stages[stage];
       std::array<std::int64_t, kNumStreams> busy{};  // of lane 0

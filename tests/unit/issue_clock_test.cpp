@@ -28,7 +28,8 @@ TEST(ClockRecorder, TheCpuIsNeverMoreThanALaunchQueueAhead) {
   const Program program = slow_device(1500);
   ClockRecorder clocks(program, {0}, nullptr);
   const LaneRows no_routing(Job{}, RoutingCounts{});
-  run_units(program, {&no_routing, 1}, &clocks);
+  Recorder* const recorders[] = {&clocks};
+  run_units(program, {&no_routing, 1}, recorders);
   const auto& times = clocks.clock(0).steps[0];
   ASSERT_EQ(times.size(), 1500u);
   // The device does operator i from 1 + 10 i to 11 + 10 i.

@@ -48,7 +48,7 @@ Program one_slot(const SlotProgram& slot, std::int64_t lanes) {
   p.stages.resize(1);
   p.stages[0].chunks.resize(1);
   p.stages[0].chunks[0].first_forward = slot;
-  mark_awaited(p.stages[0].chunks[0].first_forward);
+  number_awaited(p.stages[0].chunks[0].first_forward);
   return p;
 }
 
@@ -67,7 +67,7 @@ LaneRows rows_of(std::vector<std::int64_t> rows) {
 IterationTimes run_alone(const Program& program, std::vector<std::int64_t> rows,
                          Recorder* recorder = nullptr) {
   const LaneRows unit = rows_of(std::move(rows));
-  return run_units(program, {&unit, 1}, recorder);
+  return run_units(program, {&unit, 1}, {&recorder, 1});
 }
 
 // Starts and ends of the operators, [operator][lane], in the order they were seen.
@@ -95,7 +95,8 @@ class Trace : public Recorder {
 
 Trace run(const Program& program, const LaneRows& rows) {
   Trace trace;
-  run_units(program, {&rows, 1}, &trace);
+  Recorder* const recorders[] = {&trace};
+  run_units(program, {&rows, 1}, recorders);
   return trace;
 }
 
@@ -142,7 +143,7 @@ TEST(RunUnit, TheHostWaitsAtAGate) {
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(108)));
   slot.ops[1].host_waits = false;
   p.stages[0].chunks[0].first_forward = slot;
-  mark_awaited(p.stages[0].chunks[0].first_forward);
+  number_awaited(p.stages[0].chunks[0].first_forward);
   EXPECT_THAT(run(p, rows_of({0})).start,
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(12)));
 }

@@ -1,0 +1,292 @@
+#include "sim/training_run.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "sim/caching_allocator.h"
+#include "sim/issue_clock.h"
+#include "sim/parallel.h"
+#include "sim/simulation.h"
+
+namespace tidemark {
+namespace {
+
+// Iterations of a synthetic workload far beyond any run: where one that died is drawn anew.
+constexpr std::int64_t kAttemptStride = 100'000'000;
+
+}  // namespace
+
+double RunResult::tokens_per_second(const Job& job) const {
+  return total_ns == 0 ? 0
+                       : static_cast<double>(finished * job.tokens_per_iteration()) /
+                             (static_cast<double>(total_ns) * 1e-9);
+}
+
+bool cards_are_alike(const Job& job, const RoutingInput& routing) {
+  const TrainingOptions& o = job.options;
+  return job.model.num_moe_layers() == 0 || o.moe_pad_expert_input_to_capacity ||
+         o.moe_router_force_load_balancing ||
+         (routing.file.empty() && routing.workload.kind == WorkloadKind::kBalanced);
+}
+
+struct TrainingRun::Impl {
+  Impl(const Job& given, const HardwareProfile& hardware, const RoutingSource& source,
+       std::int64_t evaluated_units)
+      : job(on_platform(given, hardware)),
+        profile(hardware),
+        routing(source),
+        program(build_program(job, profile)),
+        units(static_cast<std::size_t>(evaluated_units)),
+        lanes(static_cast<std::size_t>(program.lanes)),
+        limit(segment_limit(profile)),
+        records(records_streams(job, profile)) {
+    stages.resize(program.stages.size());
+    parallel_for(stages.size(), [&](std::size_t s) {
+      Stage& stage = stages[s];
+      const StageProgram& p = program.stages[s];
+      stage.sequence =
+          build_memory_sequence(p.graph, program.schedule, static_cast<std::int32_t>(s), p.offload);
+      stage.compiled = std::make_unique<LanePeaks>(job, p.graph, stage.sequence);
+      stage.resident = resident_items(job, profile, p, static_cast<std::int64_t>(s));
+      stage.peaks.resize(units * lanes);
+      stage.highest.assign(units * lanes, 0);
+      stage.waits.assign(units * lanes, 0);
+    });
+    rows.assign(units, LaneRows(job));
+  }
+
+  struct Stage {
+    MemorySequence sequence;
+    std::unique_ptr<LanePeaks> compiled;
+    std::vector<ResidentItem> resident;
+    std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
+    std::vector<std::int64_t> highest;  // [unit][lane], of the run, with it
+    std::vector<std::int64_t> waits;    // [unit][lane], added up
+    CardId hottest;
+    CardReplay card;  // of the hottest
+    std::optional<OutOfMemory> out_of_memory;
+    std::int64_t out_of_memory_ns = 0;
+  };
+
+  void route(std::int64_t iteration) {
+    parallel_for(units, [&](std::size_t u) {
+      thread_local RoutingCounts counts;  // ten megabytes that every unit can share
+      routing.counts(iteration, static_cast<std::int64_t>(u), counts);
+      rows[u].assign(counts);
+    });
+  }
+
+  void find_peaks() {
+    parallel_for(units * stages.size(), [&](std::size_t i) {
+      const std::size_t u = i / stages.size();
+      Stage& stage = stages[i % stages.size()];
+      std::vector<std::int64_t> own(lanes);
+      stage.compiled->evaluate(rows[u], own, std::span(stage.peaks).subspan(u * lanes, lanes));
+    });
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      const auto most = std::ranges::max_element(stages[s].peaks) - stages[s].peaks.begin();
+      const auto card = static_cast<std::size_t>(most);
+      stages[s].hottest = {static_cast<std::int32_t>(card / lanes), static_cast<std::int32_t>(s),
+                           static_cast<std::int32_t>(card % lanes)};
+    }
+  }
+
+  // Clocks of the hottest cards only.
+  IterationTimes run_engine() {
+    clocks.clear();
+    std::vector<Recorder*> recorders(units, nullptr);
+    for (std::size_t u = 0; u < units; ++u) {
+      std::vector<std::int64_t> watched;
+      for (const Stage& stage : stages) {
+        watched.push_back(stage.hottest.unit == static_cast<std::int32_t>(u) ? stage.hottest.lane
+                                                                             : -1);
+      }
+      const bool any = std::ranges::any_of(watched, [](std::int64_t lane) { return lane >= 0; });
+      clocks.push_back(any ? std::make_unique<ClockRecorder>(program, watched, nullptr) : nullptr);
+      recorders[u] = clocks.back().get();
+    }
+    return run_units(program, rows, recorders);
+  }
+
+  void emulate() {
+    parallel_for(stages.size(), [&](std::size_t s) {
+      Stage& stage = stages[s];
+      const StageClock& clock = clocks[static_cast<std::size_t>(stage.hottest.unit)]->clock(s);
+      const Card card{job,
+                      static_cast<std::int64_t>(s),
+                      program.stages[s].graph,
+                      program.schedule.stages[s],
+                      stage.sequence,
+                      stage.resident,
+                      rows[static_cast<std::size_t>(stage.hottest.unit)],
+                      stage.hottest.lane,
+                      profile.allocator_for(job.versions.dtk).collectives_record_streams,
+                      records ? &clock : nullptr};
+      stage.card = replay_card(card, CachingAllocator::kNoLimit);
+      stage.out_of_memory.reset();
+      if (stage.card.memory.reserved <= limit) return;
+      const CardReplay limited = replay_card(card, limit);
+      if (!limited.out_of_memory) {
+        stage.card = limited;
+        return;
+      }
+      stage.out_of_memory = limited.out_of_memory;
+      stage.out_of_memory_ns = 0;
+      if (limited.out_of_memory->event >= 0) {
+        const MemoryEvent& e =
+            stage.sequence.events[static_cast<std::size_t>(limited.out_of_memory->event)];
+        stage.out_of_memory_ns =
+            clock.steps[static_cast<std::size_t>(e.step)][static_cast<std::size_t>(e.op)].issued_ns;
+      }
+    });
+  }
+
+  IterationRecord iterate(std::int64_t iteration, std::int64_t attempt) {
+    route(iteration + attempt * kAttemptStride);
+    find_peaks();
+    const IterationTimes times = run_engine();
+    emulate();
+
+    IterationRecord record;
+    record.iteration = iteration;
+    record.attempt = attempt;
+    record.time_ns = times.iteration_ns;
+    for (const LaneRows& unit : rows) {
+      record.imbalance = std::max(record.imbalance, unit.max_over_mean());
+    }
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      Stage& stage = stages[s];
+      const std::size_t hottest = static_cast<std::size_t>(stage.hottest.unit) * lanes +
+                                  static_cast<std::size_t>(stage.hottest.lane);
+      // Cards of a stage differ in their activations.
+      const std::int64_t alike = stage.card.memory.peak.value - stage.peaks[hottest];
+      for (std::size_t c = 0; c < stage.peaks.size(); ++c) {
+        stage.highest[c] = std::max(stage.highest[c], stage.peaks[c] + alike);
+        stage.waits[c] += times.units[c / lanes].stages[s].group_wait_ns[c % lanes];
+      }
+      record.peak_allocated = std::max(record.peak_allocated, stage.card.memory.peak);
+      if (stage.card.memory.reserved > record.peak_reserved) {
+        record.peak_reserved = stage.card.memory.reserved;
+        record.hottest = stage.hottest;
+      }
+      if (stage.out_of_memory &&
+          (!record.out_of_memory || stage.out_of_memory_ns < record.time_ns)) {
+        record.out_of_memory = true;
+        record.time_ns = stage.out_of_memory_ns;
+        first_out = s;
+      }
+    }
+    return record;
+  }
+
+  RunOutOfMemory describe(const IterationRecord& record) const {
+    const Stage& stage = stages[first_out];
+    RunOutOfMemory out;
+    out.iteration = record.iteration;
+    out.card = stage.hottest;
+    out.time_ns = record.time_ns;
+    out.requested = stage.out_of_memory->requested;
+    out.short_by = stage.card.memory.reserved - limit;
+    if (stage.out_of_memory->event < 0) return out;
+    const MemoryEvent& e =
+        stage.sequence.events[static_cast<std::size_t>(stage.out_of_memory->event)];
+    const Storage& storage =
+        program.stages[first_out].graph.storages[static_cast<std::size_t>(e.storage)];
+    out.microbatch = e.microbatch;
+    out.layer = storage.layer;
+    out.storage = storage.name;
+    return out;
+  }
+
+  CardSummary summarize(std::int64_t iterations) const {
+    CardSummary out;
+    std::vector<CardPeak> all;
+    std::int64_t wait_sum = 0;
+    std::int64_t wait_max = 0;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      for (std::size_t c = 0; c < stages[s].highest.size(); ++c) {
+        all.push_back({{static_cast<std::int32_t>(c / lanes), static_cast<std::int32_t>(s),
+                        static_cast<std::int32_t>(c % lanes)},
+                       Bytes(stages[s].highest[c])});
+        wait_sum += stages[s].waits[c];
+        wait_max = std::max(wait_max, stages[s].waits[c]);
+      }
+    }
+    std::ranges::sort(all, [](const CardPeak& a, const CardPeak& b) {
+      return a.peak != b.peak ? a.peak > b.peak : a.card < b.card;
+    });
+    Bytes sum;
+    for (const CardPeak& card : all) sum += card.peak;
+    const auto count = std::ssize(all);
+    out.min = all.back().peak;
+    out.max = all.front().peak;
+    out.mean = Bytes(sum.value / count);
+    out.p999 = all[static_cast<std::size_t>(count / 1000)].peak;
+    out.hottest.assign(all.begin(), all.begin() + std::min<std::ptrdiff_t>(10, count));
+    out.mean_wait_ns = wait_sum / (count * std::max<std::int64_t>(1, iterations));
+    out.max_wait_ns = wait_max / std::max<std::int64_t>(1, iterations);
+    return out;
+  }
+
+  const Job job;
+  const HardwareProfile& profile;
+  const RoutingSource& routing;
+  const Program program;
+  const std::size_t units;
+  const std::size_t lanes;
+  const Bytes limit;
+  const bool records;
+  std::vector<Stage> stages;
+  std::vector<LaneRows> rows;                          // [unit]
+  std::vector<std::unique_ptr<ClockRecorder>> clocks;  // [unit], null where nothing is watched
+  std::size_t first_out = 0;                           // the stage that ran out of memory first
+};
+
+TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
+                         const RoutingSource& routing, bool alike)
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units())) {}
+TrainingRun::~TrainingRun() = default;
+
+RunResult TrainingRun::run(const RunSpec& spec,
+                           const std::function<bool(const IterationRecord&)>& on_iteration) {
+  RunResult out;
+  out.units = static_cast<std::int64_t>(impl_->units);
+  out.limit = impl_->limit;
+  const auto restart_ns = static_cast<std::int64_t>(spec.restart_seconds * 1e9);
+  std::vector<std::int64_t> taken;  // [iteration]
+  std::int64_t checkpoint = 0;      // iteration at which the last one was written
+  std::int64_t attempt = 0;
+  while (out.finished < spec.iterations) {
+    const IterationRecord record = impl_->iterate(out.finished, attempt);
+    out.iterations.push_back(record);
+    out.total_ns += record.time_ns;
+    if (record.out_of_memory) {
+      out.out_of_memory.push_back(impl_->describe(record));
+      out.lost_ns += record.time_ns;
+      if (!spec.checkpoint_interval || spec.repeats_routing) {
+        out.stuck = true;
+      } else {
+        const std::int64_t again =
+            std::accumulate(taken.begin() + checkpoint, taken.end(), std::int64_t{0});
+        out.total_ns += restart_ns + again;
+        out.lost_ns += restart_ns + again;
+        ++attempt;
+      }
+    } else {
+      attempt = 0;
+      ++out.finished;
+      taken.push_back(record.time_ns);
+      if (spec.checkpoint_interval && out.finished % *spec.checkpoint_interval == 0) {
+        checkpoint = out.finished;
+      }
+    }
+    out.interrupted = !on_iteration(record);
+    if (out.stuck || out.interrupted) break;
+  }
+  out.cards = impl_->summarize(std::ssize(out.iterations));
+  return out;
+}
+
+}  // namespace tidemark

@@ -1,0 +1,108 @@
+// A training run on every card of a job: iteration after iteration under a routing source, with
+// out-of-memory errors, restarts and the work they lose.
+//
+// Each iteration, all units are evaluated side by side: peak allocated bytes of every card, then
+// times. Of each stage the card with the highest peak is replayed through the emulated allocator,
+// on two iterations of this routing (what the cache holds of earlier, different iterations is not
+// carried over); if its segments do not fit, the run is out of memory there. Cards of one stage
+// differ in their activations only.
+//
+// An iteration that runs out of memory ends at that moment. With a restart, the time until then,
+// the restart, and the iterations since the last checkpoint, done again, are lost.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/job.h"
+#include "sim/card_memory.h"
+#include "sim/lane_engine.h"
+#include "sim/lane_peaks.h"
+#include "sim/program.h"
+#include "traces/routing_source.h"
+
+namespace tidemark {
+
+// A card: of a unit, a stage and a lane.
+struct CardId {
+  std::int32_t unit = 0;
+  std::int32_t stage = 0;
+  std::int32_t lane = 0;
+  friend auto operator<=>(const CardId&, const CardId&) = default;
+};
+
+struct RunOutOfMemory {
+  std::int64_t iteration = 0;
+  CardId card;
+  std::int64_t time_ns = 0;      // in the iteration
+  std::int32_t microbatch = -1;  // -1: outside a pass
+  std::int32_t layer = -1;       // -1: outside layers
+  std::string storage;
+  Bytes requested;
+  Bytes short_by;  // what it would reserve on a card without limit, less the limit
+};
+
+struct IterationRecord {
+  std::int64_t iteration = 0;
+  std::int64_t attempt = 0;  // more than 0: after it ran out of memory
+  std::int64_t time_ns = 0;  // until its end, or until it ran out of memory
+  Bytes peak_allocated;      // of all cards
+  Bytes peak_reserved;       // of the emulated cards
+  CardId hottest;            // that reserves most
+  double imbalance = 1;      // most rows of a card over the mean, of any microbatch and layer
+  bool out_of_memory = false;
+};
+
+struct CardPeak {
+  CardId card;
+  Bytes peak;  // allocated
+};
+
+struct CardSummary {
+  Bytes min, mean, max, p999;     // peak allocated over the run, of all cards
+  std::vector<CardPeak> hottest;  // ten
+  std::int64_t mean_wait_ns = 0;  // for later members of its groups, an iteration
+  std::int64_t max_wait_ns = 0;
+};
+
+struct RunResult {
+  std::int64_t units = 1;  // evaluated; one stands for all where all cards do the same work
+  std::vector<IterationRecord> iterations;  // in the order they were run
+  std::vector<RunOutOfMemory> out_of_memory;
+  std::int64_t finished = 0;  // iterations, each once
+  std::int64_t total_ns = 0;  // with everything that is lost
+  std::int64_t lost_ns = 0;   // partial iterations, restarts, repeated iterations
+  // Out of memory without a restart, or again on the same routing: the run could not go on.
+  bool stuck = false;
+  bool interrupted = false;
+  CardSummary cards;
+  Bytes limit;  // of a card's segments
+
+  double tokens_per_second(const Job& job) const;  // useful ones
+};
+
+class TrainingRun {
+ public:
+  // `alike`: all cards of a stage do the same work, so one unit stands for all. Requires: a
+  // validated job; `routing` of its shape outlives this.
+  TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
+              bool alike);
+  ~TrainingRun();
+
+  // `on_iteration` sees each record; false stops the run.
+  RunResult run(const RunSpec& spec,
+                const std::function<bool(const IterationRecord&)>& on_iteration);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Whether routing gives all cards of a stage the same work, whatever the iteration.
+bool cards_are_alike(const Job& job, const RoutingInput& routing);
+
+}  // namespace tidemark

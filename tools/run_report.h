@@ -1,0 +1,38 @@
+// A simulated run of many iterations as text and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "sim/training_run.h"
+#include "tools/exit_code.h"
+#include "tools/job_input.h"
+
+namespace tidemark {
+
+// Of the bf16 peak, over all the time that the run took.
+double mfu_with_losses(const JobInput& input, const RunResult& run);
+// Over the iterations that finished, each once.
+double mfu_without_losses(const JobInput& input, const RunResult& run);
+
+ExitCode exit_of(const RunResult& run);
+std::string run_text(const JobInput& input, const RunResult& run);
+// The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations`; of the series at most
+// kSeriesLimit iterations, evenly spaced, and every one that ran out of memory.
+void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunResult& run);
+constexpr std::int64_t kSeriesLimit = 10'000;
+
+std::vector<Flag> run_flags();
+// The job's, with --iterations in place of its number.
+RunSpec run_spec(const Job& job, const Arguments& arguments);
+std::uint64_t seed_of(const Arguments& arguments);
+
+// Runs the job under the routing it names, with progress on stderr where that is a terminal. An
+// interrupt (SIGINT) ends it after the iteration at hand.
+RunResult run_job(const JobInput& input, const RunSpec& spec, std::uint64_t seed,
+                  const std::string& label);
+
+}  // namespace tidemark
