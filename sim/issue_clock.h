@@ -29,6 +29,9 @@ class ClockRecorder : public Recorder {
  public:
   ClockRecorder(const Program& program, std::vector<std::int64_t> lanes, Recorder* next);
 
+  bool watches(std::int32_t stage) const override {
+    return lanes_[static_cast<std::size_t>(stage)] >= 0 || next_ != nullptr;
+  }
   void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram& slot,
                    std::span<const std::int64_t> start, std::span<const std::int64_t> end) override;
   void on_transfer(std::int32_t stage, std::int32_t step, std::span<const std::int64_t> start,

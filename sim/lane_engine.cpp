@@ -71,7 +71,7 @@ class StageRun {
         steps_(program.schedule.stages[static_cast<std::size_t>(stage)]),
         rows_(rows),
         channels_(channels),
-        recorder_(recorder),
+        recorder_(recorder != nullptr && recorder->watches(stage) ? recorder : nullptr),
         index_(stage),
         stages_(static_cast<std::int32_t>(program.stages.size())),
         lanes_(static_cast<std::size_t>(program.lanes)),
@@ -261,6 +261,12 @@ class StageRun {
     for (std::size_t i = 0; i < slot.ops.size(); ++i) {
       const ProgramOp& op = slot.ops[i];
       std::int64_t* const free = stream(static_cast<int>(op.stream));
+      if (op.run > 1 && recorder_ == nullptr) {
+        run_together(slot, i, free);
+        finish = std::max(finish, op.stream == Stream::kDataComm ? finish : free[0]);
+        i += static_cast<std::size_t>(op.run) - 1;
+        continue;
+      }
       issued_ns_ += program_.host_issue_ns;
       lane_loops::earliest_start(lanes_, free, host_.data(), issued_ns_, start_.data());
       for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
@@ -296,6 +302,27 @@ class StageRun {
       }
     }
     times_.slots_ns += finish - begin;
+  }
+
+  void run_together(const SlotProgram& slot, std::size_t begin, std::int64_t* free) {
+    const ProgramOp& first = slot.ops[begin];
+    for (std::int32_t d = first.dep_begin; d < first.dep_end; ++d) {
+      const auto from = static_cast<std::size_t>(slot.deps[static_cast<std::size_t>(d)]);
+      lane_loops::wait_for(lanes_, end_of(slot.ops[from]), free);
+    }
+    lane_loops::finish_run(lanes_, free, first.run_ns, host_.data(),
+                           issued_ns_ + first.run_from_host_ns, free);
+    issued_ns_ += first.run * program_.host_issue_ns;
+    for (std::int32_t n = 0; n < first.run; ++n) {
+      const ProgramOp& op = slot.ops[begin + static_cast<std::size_t>(n)];
+      account(op, op.cost.at(0));
+    }
+    const ProgramOp& last = slot.ops[begin + static_cast<std::size_t>(first.run) - 1];
+    if (last.awaited_as >= 0) std::copy(free, free + lanes_, end_of(last));
+    if (last.host_waits) {
+      bring_up_host();
+      lane_loops::wait_for(lanes_, free, host_.data());
+    }
   }
 
   std::int64_t* end_of(const ProgramOp& op) {

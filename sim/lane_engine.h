@@ -26,6 +26,8 @@ namespace tidemark {
 class Recorder {
  public:
   virtual ~Recorder() = default;
+  // A stage that nobody watches runs faster.
+  virtual bool watches(std::int32_t /*stage*/) const { return true; }
   // `start`, `end`: [lane]. `op`: position in the slot's program.
   virtual void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op,
                            const SlotProgram& slot, std::span<const std::int64_t> start,

@@ -41,6 +41,16 @@ void finish_each(std::size_t lanes, const std::int64_t* __restrict start,
   for (std::size_t l = 0; l < lanes; ++l) end[l] = start[l] + duration[l];
 }
 
+// `end` may be `ready`.
+TIDEMARK_VECTOR
+void finish_run(std::size_t lanes, const std::int64_t* ready, std::int64_t duration,
+                const std::int64_t* __restrict host, std::int64_t from_host, std::int64_t* end) {
+#pragma GCC ivdep
+  for (std::size_t l = 0; l < lanes; ++l) {
+    end[l] = std::max(ready[l] + duration, host[l] + from_host);
+  }
+}
+
 TIDEMARK_VECTOR
 void linear_cost(std::size_t lanes, const std::int64_t* __restrict rows, std::int64_t fixed,
                  std::int64_t per_row_q20, std::int64_t floor, std::int64_t* __restrict duration) {

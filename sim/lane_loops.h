@@ -19,6 +19,9 @@ void move_on(std::size_t lanes, std::int64_t ahead, std::int64_t* time);
 void finish(std::size_t lanes, const std::int64_t* start, std::int64_t duration, std::int64_t* end);
 void finish_each(std::size_t lanes, const std::int64_t* start, const std::int64_t* duration,
                  std::int64_t* end);
+// end = max(ready + duration, host + from_host)
+void finish_run(std::size_t lanes, const std::int64_t* ready, std::int64_t duration,
+                const std::int64_t* host, std::int64_t from_host, std::int64_t* end);
 // duration = max(floor, fixed + ceil(per_row_q20 * rows / 2^20))
 void linear_cost(std::size_t lanes, const std::int64_t* rows, std::int64_t fixed,
                  std::int64_t per_row_q20, std::int64_t floor, std::int64_t* duration);

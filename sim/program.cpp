@@ -222,12 +222,44 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
 
 }  // namespace
 
-void number_awaited(SlotProgram& slot) {
+namespace {
+
+// Whether `next` can be of the same run as `op`, which is before it.
+bool continues(const ProgramOp& op, const ProgramOp& next) {
+  const bool plain = next.group == Group::kNone && next.reduces == DataGroup::kNone &&
+                     !next.cost.routed() && next.dep_begin == next.dep_end;
+  return plain && next.stream == op.stream && op.awaited_as < 0 && !op.host_waits;
+}
+
+bool begins_run(const ProgramOp& op) {
+  return op.group == Group::kNone && op.reduces == DataGroup::kNone && !op.cost.routed();
+}
+
+}  // namespace
+
+void prepare(SlotProgram& slot, std::int64_t host_issue_ns) {
   slot.awaited = 0;
   for (ProgramOp& op : slot.ops) op.awaited_as = -1;
   for (const std::int32_t d : slot.deps) {
     std::int32_t& number = slot.ops[static_cast<std::size_t>(d)].awaited_as;
     if (number < 0) number = slot.awaited++;
+  }
+  for (std::size_t i = 0; i < slot.ops.size();) {
+    ProgramOp& first = slot.ops[i];
+    first.run = 1;
+    while (i + static_cast<std::size_t>(first.run) < slot.ops.size() && begins_run(first) &&
+           continues(slot.ops[i + static_cast<std::size_t>(first.run) - 1],
+                     slot.ops[i + static_cast<std::size_t>(first.run)])) {
+      ++first.run;
+    }
+    // The j-th operator (from 1) cannot start before j issues; then come it and those after it.
+    first.run_ns = 0;
+    first.run_from_host_ns = 0;
+    for (std::int64_t j = first.run; j >= 1; --j) {
+      first.run_ns += slot.ops[i + static_cast<std::size_t>(j) - 1].cost.at(0);
+      first.run_from_host_ns = std::max(first.run_from_host_ns, j * host_issue_ns + first.run_ns);
+    }
+    i += static_cast<std::size_t>(first.run);
   }
 }
 
@@ -307,7 +339,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
       }
       for (SlotProgram* slot :
            {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        number_awaited(*slot);
+        prepare(*slot, program.host_issue_ns);
       }
       out.chunks.push_back(std::move(chunk));
     }

@@ -79,6 +79,13 @@ struct ProgramOp {
   TimeClass time_class = TimeClass::kElementwise;
   std::int32_t dep_begin = 0;  // range in SlotProgram::deps
   std::int32_t dep_end = 0;
+  // Operators from this one on that are one piece of work for engines that nobody watches: of one
+  // stream, costing all lanes the same, and depended on only at the end. Without what comes before
+  // them they end `run_ns` after the stream was free, and not before `run_from_host_ns` after the
+  // host began to issue them.
+  std::int32_t run = 1;
+  std::int64_t run_ns = 0;
+  std::int64_t run_from_host_ns = 0;
   OpCost cost;
 };
 
@@ -88,8 +95,8 @@ struct SlotProgram {
   std::int32_t awaited = 0;        // operators that others depend on
 };
 
-// Numbers the operators that others depend on. A slot needs it before it runs.
-void number_awaited(SlotProgram& slot);
+// Numbers the operators that others depend on, and finds runs. A slot needs it before it runs.
+void prepare(SlotProgram& slot, std::int64_t host_issue_ns);
 
 // Lanes of a stage that form one group: {first, first + stride, ..}, `size` of them; they agree in
 // all but the digit (lane / stride) % size.

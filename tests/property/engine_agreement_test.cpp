@@ -269,6 +269,8 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
 
 // Durations that are whole ns for every number of rows, so that twice of them is exact.
 void scale(Program& program, std::int64_t factor) {
+  program.exchange_ns *= factor;
+  program.host_issue_ns *= factor;
   for (StageProgram& stage : program.stages) {
     for (ChunkProgram& chunk : stage.chunks) {
       for (SlotProgram* slot :
@@ -280,14 +282,13 @@ void scale(Program& program, std::int64_t factor) {
           op.cost.grouped = -1;
           op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
         }
+        prepare(*slot, program.host_issue_ns);
       }
     }
     stage.end.reduce_ns *= factor;
     stage.end.optimizer_ns *= factor;
     stage.end.gather_ns *= factor;
   }
-  program.exchange_ns *= factor;
-  program.host_issue_ns *= factor;
 }
 
 TEST(LaneEngine, TwiceTheDurationsTakeTwiceTheTime) {
@@ -315,6 +316,7 @@ TEST(LaneEngine, ASlowerOperatorNeverShortensTheIteration) {
         stage.chunks[static_cast<std::size_t>(rng.below(std::ssize(stage.chunks)))];
     SlotProgram& slot = rng.coin() ? chunk.forward : chunk.backward;
     slot.ops[static_cast<std::size_t>(rng.below(std::ssize(slot.ops)))].cost.fixed_ns += 1000;
+    prepare(slot, program.host_issue_ns);
     ASSERT_GE(run_units(program, {&rows, 1}).iteration_ns, before) << describe(job, seed);
   }
 }

@@ -48,7 +48,7 @@ Program one_slot(const SlotProgram& slot, std::int64_t lanes) {
   p.stages.resize(1);
   p.stages[0].chunks.resize(1);
   p.stages[0].chunks[0].first_forward = slot;
-  number_awaited(p.stages[0].chunks[0].first_forward);
+  prepare(p.stages[0].chunks[0].first_forward, p.host_issue_ns);
   return p;
 }
 
@@ -143,7 +143,7 @@ TEST(RunUnit, TheHostWaitsAtAGate) {
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(108)));
   slot.ops[1].host_waits = false;
   p.stages[0].chunks[0].first_forward = slot;
-  number_awaited(p.stages[0].chunks[0].first_forward);
+  prepare(p.stages[0].chunks[0].first_forward, p.host_issue_ns);
   EXPECT_THAT(run(p, rows_of({0})).start,
               ElementsAre(ElementsAre(4), ElementsAre(104), ElementsAre(12)));
 }
