@@ -9,8 +9,9 @@ namespace tidemark {
 namespace {
 
 constexpr double kUnit = 1000;  // picoseconds of a nanosecond
-constexpr int kSecantSteps = 12;
-constexpr int kSubgradientSteps = 24;
+constexpr int kDualSteps = 60;
+constexpr double kFlat = 1e-9;
+constexpr double kRounding = 1e-13;  // of sums of a few hundred doubles, relative
 
 double round_up_to_unit(double x) { return std::ceil(x / kUnit) * kUnit; }
 
@@ -19,8 +20,9 @@ std::int64_t to_ns(double x) { return static_cast<std::int64_t>(std::ceil(x / kU
 }  // namespace
 
 LaneOutcome LaneSolver::solve(const LaneProblem& problem, std::int64_t cutoff_ns,
-                              std::int64_t max_nodes) {
+                              std::int64_t enough_ns, std::int64_t max_nodes) {
   problem_ = &problem;
+  enough_ = kUnit * static_cast<double>(enough_ns);
   nodes_ = 0;
   max_nodes_ = max_nodes;
   out_of_nodes_ = false;
@@ -158,8 +160,10 @@ double LaneSolver::evaluate() {
   const LaneProblem& p = *problem_;
   const auto rows = static_cast<std::size_t>(num_rows_);
   double bound = 0;
+  double magnitude = 0;
   for (std::size_t r = 0; r < rows; ++r) {
     bound += y_[r] * (base_[r] - limit_[r]);
+    magnitude += y_[r] * (std::abs(base_[r]) + std::abs(limit_[r]));
     used_[r] = base_[r];
   }
   for (std::size_t c = 0; c < p.count.size(); ++c) {
@@ -178,10 +182,12 @@ double LaneSolver::evaluate() {
     pick_[c] = pick;
     const double n = p.count[c];
     bound += n * least;
+    magnitude += n * std::abs(least);
     const double* row = row_of(pick);
     for (std::size_t r = 0; r < rows; ++r) used_[r] += n * row[r];
   }
-  return bound;
+  rounding_ = kRounding * magnitude;
+  return bound - rounding_;
 }
 
 void LaneSolver::consider(double bound) {
@@ -189,15 +195,6 @@ void LaneSolver::consider(double bound) {
     best_bound_ = bound;
     best_y_ = y_;
   }
-  if (feasible(used_.data()) && objective(used_.data()) <= target_) accept_picks();
-}
-
-void LaneSolver::accept_picks() {
-  std::fill(counts_.begin(), counts_.end(), 0);
-  for (std::size_t c = 0; c < pick_.size(); ++c) {
-    counts_[static_cast<std::size_t>(pick_[c])] = problem_->count[c];
-  }
-  accept();
 }
 
 // counts_ with used_ is a plan that is wanted.
@@ -205,106 +202,252 @@ void LaneSolver::accept() {
   found_ = true;
   best_objective_ = objective(used_.data());
   best_ = counts_;
-  target_ = round_up_to_unit(best_objective_) - kUnit;
+  target_ = best_objective_ <= enough_ ? -2 * kUnit : round_up_to_unit(best_objective_) - kUnit;
 }
 
+// Dual simplex with steps through all breakpoints, which is ascent along the edges of the concave
+// piecewise linear bound. At a vertex as many hyperplanes meet as there are rows: a multiplier is
+// zero, a cost group's multipliers sum to one, or two actions of a class cost the same. An edge
+// leaves one of them; along it the bound rises until enough classes have changed their cheapest
+// action, and the hyperplane there replaces the one left. No rising edge: the top.
 void LaneSolver::ascend() {
-  const std::int32_t resources = group_begin_[0];
-  // Costs at their full price: exact if everything is beyond the free amount.
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto actions = static_cast<std::size_t>(p.num_actions());
+  const double unit = std::max(1.0, worst_);
+  z_.assign(rows, 0);
+  scaled_.resize(actions * rows);
+  reduced_.resize(actions);
+  change_.resize(actions);
+  for (std::size_t a = 0; a < actions; ++a) {
+    double price = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      scaled_[a * rows + r] = usage_[a * rows + r] * scale_[r] / unit;
+      if (static_cast<std::int32_t>(r) >= group_begin_[0]) price += scaled_[a * rows + r];
+    }
+    // At zero all actions cost the same: a vertex of too many hyperplanes. Tiny prices part them.
+    reduced_[a] = 1e-7 * (price + 1e-3 * std::fmod(0.618 * static_cast<double>(a), 1.0));
+  }
+  slope_.resize(rows);
+  for (std::size_t r = 0; r < rows; ++r) slope_[r] = (base_[r] - limit_[r]) * scale_[r] / unit;
+  for (std::size_t c = 0; c < p.count.size(); ++c) {
+    std::int32_t pick = p.first_action[c];
+    for (std::int32_t a = pick + 1; a < p.first_action[c + 1]; ++a) {
+      if (reduced_[static_cast<std::size_t>(a)] < reduced_[static_cast<std::size_t>(pick)])
+        pick = a;
+    }
+    pick_[c] = pick;
+    const double* row = scaled_.data() + static_cast<std::size_t>(pick) * rows;
+    for (std::size_t r = 0; r < rows; ++r) slope_[r] += p.count[c] * row[r];
+  }
+  planes_.resize(rows);
+  edges_.assign(rows * rows, 0);
+  for (std::size_t r = 0; r < rows; ++r) {
+    planes_[r] = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
+    edges_[r * rows + r] = 1;
+  }
+  next_.resize(p.count.size());
+  next_at_.resize(p.count.size());
+  for (int step = 0; step < kDualSteps; ++step) {
+    if (!follow_edge()) break;
+  }
+  round_relaxation();
+  for (std::size_t r = 0; r < rows; ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r];
   for (int g = 0; g < kNumCostGroups; ++g) {
-    if (group_begin_[g] == group_begin_[g + 1]) continue;
-    y_[static_cast<std::size_t>(group_begin_[g + 1]) - 1] = 1;
-  }
-  // The bound along the price of the tightest resource is concave and piecewise linear: its top is
-  // between a price at which the resource is short and one at which it is not.
-  double bound = evaluate();
-  consider(bound);
-  std::int32_t tightest = -1;
-  double violation = 0;
-  for (std::int32_t r = 0; r < resources; ++r) {
-    const auto i = static_cast<std::size_t>(r);
-    const double v = (used_[i] - limit_[i]) * scale_[i];
-    if (v > violation) {
-      violation = v;
-      tightest = r;
+    double sum = 0;
+    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+      sum += y_[static_cast<std::size_t>(r)];
+    }
+    for (std::int32_t r = group_begin_[g]; sum > 1 && r < group_begin_[g + 1]; ++r) {
+      y_[static_cast<std::size_t>(r)] /= sum;
     }
   }
-  if (tightest >= 0) {
-    const auto t = static_cast<std::size_t>(tightest);
-    struct Line {
-      double at_zero, slope;
-    };
-    Line low{bound, used_[t] - limit_[t]};
-    Line high{};
-    bool has_high = false;
-    double price = scale_[t];
-    for (int step = 0; step < kSecantSteps && !prunes(best_bound_); ++step) {
-      y_[t] = price;
-      bound = evaluate();
-      consider(bound);
-      const double slope = used_[t] - limit_[t];
-      const Line here{bound - price * slope, slope};
-      if (slope > 0) {
-        low = here;
-      } else {
-        high = here;
-        has_high = true;
-      }
-      if (slope == 0) break;
-      if (!has_high) {
-        price *= 16;
-        continue;
-      }
-      const double next = (high.at_zero - low.at_zero) / (low.slope - high.slope);
-      const double top = low.at_zero + next * low.slope;
-      if (top <= best_bound_ + 1) break;
-      price = next;
-    }
-    y_ = best_y_;
-    evaluate();
-    repair();
-  }
-  // All multipliers together.
-  double step_size = 1;
-  int since_better = 0;
-  y_ = best_y_;
-  for (int step = 0; step < kSubgradientSteps && !prunes(best_bound_); ++step) {
-    bound = evaluate();
-    const double before = best_bound_;
-    consider(bound);
-    if (best_bound_ > before) {
-      since_better = 0;
-    } else if (++since_better == 3) {
-      since_better = 0;
-      step_size /= 2;
-      y_ = best_y_;
-      bound = evaluate();
-    }
-    double norm = 0;
-    const auto direction = [&](std::size_t r) {
-      const double d = (used_[r] - limit_[r]) * scale_[r];
-      return d < 0 && y_[r] <= 0 ? 0 : d;
-    };
-    for (std::size_t r = 0; r < y_.size(); ++r) norm += direction(r) * direction(r);
-    if (norm <= 0) break;
-    const double aim = found_ ? target_ + kUnit : std::min(worst_, 2 * best_bound_ + kUnit);
-    const double length = step_size * std::max(aim - bound, kUnit) / norm;
-    for (std::size_t r = 0; r < y_.size(); ++r) {
-      y_[r] = std::max(0.0, y_[r] + length * direction(r) * scale_[r]);
-    }
-    for (int g = 0; g < kNumCostGroups; ++g) {
-      double sum = 0;
-      for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
-        sum += y_[static_cast<std::size_t>(r)];
-      }
-      for (std::int32_t r = group_begin_[g]; sum > 1 && r < group_begin_[g + 1]; ++r) {
-        y_[static_cast<std::size_t>(r)] /= sum;
-      }
-    }
-  }
+  consider(evaluate());
   y_ = best_y_;
   evaluate();
   if (!prunes(best_bound_)) repair();
+}
+
+// counts_ of the linear relaxation's optimum, rounded: at the top, the slope along an edge that
+// leaves a tie says how many storages have taken the other action.
+void LaneSolver::round_relaxation() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  std::fill(counts_.begin(), counts_.end(), 0);
+  for (std::size_t c = 0; c < pick_.size(); ++c) {
+    counts_[static_cast<std::size_t>(pick_[c])] = p.count[c];
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Plane& plane = planes_[i];
+    if (plane.kind != Plane::kTie) continue;
+    const std::int32_t pick = pick_[static_cast<std::size_t>(plane.index)];
+    if (pick != plane.cheap && pick != plane.dear) continue;
+    double rise = 0;
+    for (std::size_t r = 0; r < rows; ++r) rise += slope_[r] * edges_[i * rows + r];
+    const std::int32_t other = pick == plane.cheap ? plane.dear : plane.cheap;
+    const auto n = static_cast<std::int32_t>(std::lround(pick == plane.cheap ? -rise : rise));
+    const std::int32_t moved = std::clamp(n, 0, counts_[static_cast<std::size_t>(pick)]);
+    counts_[static_cast<std::size_t>(pick)] -= moved;
+    counts_[static_cast<std::size_t>(other)] += moved;
+  }
+}
+
+// Returns: false at the top.
+bool LaneSolver::follow_edge() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto actions = static_cast<std::size_t>(p.num_actions());
+  // The steepest edge.
+  std::size_t leaves = rows;
+  double sign = 1;
+  double steepest = kFlat;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const double* edge = edges_.data() + i * rows;
+    double rise = 0;
+    double length = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      rise += slope_[r] * edge[r];
+      length += edge[r] * edge[r];
+    }
+    length = std::sqrt(length);
+    const Plane& plane = planes_[i];
+    double forward = rise;
+    double backward = -rise;
+    if (plane.kind == Plane::kTie) {
+      const std::int32_t pick = pick_[static_cast<std::size_t>(plane.index)];
+      const double n = p.count[static_cast<std::size_t>(plane.index)];
+      if (pick == plane.cheap) backward -= n;
+      if (pick == plane.dear) forward -= n;
+    } else {
+      backward = 0;
+    }
+    if (forward / length > steepest) {
+      steepest = forward / length;
+      leaves = i;
+      sign = 1;
+    }
+    if (backward / length > steepest) {
+      steepest = backward / length;
+      leaves = i;
+      sign = -1;
+    }
+  }
+  if (leaves == rows) return false;
+  double* direction = edges_.data() + leaves * rows;
+  if (sign < 0) {
+    for (std::size_t r = 0; r < rows; ++r) direction[r] = -direction[r];
+  }
+  // How far: to the nearest border, or where the slope is used up.
+  double rise = 0;
+  for (std::size_t r = 0; r < rows; ++r) rise += slope_[r] * direction[r];
+  double far = std::numeric_limits<double>::infinity();
+  Plane enters{Plane::kZero, -1, 0, 0};
+  for (std::size_t r = 0; r < rows; ++r) {
+    if (direction[r] < -1e-12 && z_[r] / -direction[r] < far && !in_basis(Plane::kZero, r)) {
+      far = std::max(0.0, z_[r] / -direction[r]);
+      enters = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
+    }
+  }
+  for (int g = 0; g < kNumCostGroups; ++g) {
+    double sum = 0;
+    double grows = 0;
+    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+      sum += z_[static_cast<std::size_t>(r)];
+      grows += direction[r];
+    }
+    if (grows > 1e-12 && (1 - sum) / grows < far &&
+        !in_basis(Plane::kWhole, static_cast<std::size_t>(g))) {
+      far = std::max(0.0, (1 - sum) / grows);
+      enters = {Plane::kWhole, g, 0, 0};
+    }
+  }
+  for (std::size_t a = 0; a < actions; ++a) {
+    double change = 0;
+    for (std::size_t r = 0; r < rows; ++r) change += direction[r] * scaled_[a * rows + r];
+    change_[a] = change;
+  }
+  for (std::size_t c = 0; c < p.count.size(); ++c) find_next(c);
+  double at = far;
+  while (true) {
+    std::size_t first = 0;
+    for (std::size_t c = 1; c < next_at_.size(); ++c) {
+      if (next_at_[c] < next_at_[first]) first = c;
+    }
+    if (next_at_.empty() || next_at_[first] >= far) break;
+    const auto cheap = static_cast<std::size_t>(pick_[first]);
+    const auto dear = static_cast<std::size_t>(next_[first]);
+    const double bend = p.count[first] * (change_[dear] - change_[cheap]);
+    if (rise + bend <= kFlat) {
+      at = std::max(0.0, next_at_[first]);
+      enters = {Plane::kTie, static_cast<std::int32_t>(first), pick_[first], next_[first]};
+      break;
+    }
+    rise += bend;
+    for (std::size_t r = 0; r < rows; ++r) {
+      slope_[r] += p.count[first] * (scaled_[dear * rows + r] - scaled_[cheap * rows + r]);
+    }
+    pick_[first] = next_[first];
+    find_next(first);
+  }
+  if (!std::isfinite(at)) {  // rises for ever: no plan, once the bound is above all plans' cost
+    at = 4 / rise;
+    for (std::size_t r = 0; r < rows; ++r) z_[r] += at * direction[r];
+    return false;
+  }
+  for (std::size_t r = 0; r < rows; ++r) z_[r] += at * direction[r];
+  for (std::size_t a = 0; a < actions; ++a) reduced_[a] += at * change_[a];
+  // Replace the hyperplane: the edges stay those along which all other hyperplanes hold.
+  normal_.assign(rows, 0);
+  if (enters.kind == Plane::kZero) {
+    normal_[static_cast<std::size_t>(enters.index)] = 1;
+  } else if (enters.kind == Plane::kWhole) {
+    for (std::int32_t r = group_begin_[enters.index]; r < group_begin_[enters.index + 1]; ++r) {
+      normal_[static_cast<std::size_t>(r)] = -1;
+    }
+  } else {
+    for (std::size_t r = 0; r < rows; ++r) {
+      normal_[r] = scaled_[static_cast<std::size_t>(enters.dear) * rows + r] -
+                   scaled_[static_cast<std::size_t>(enters.cheap) * rows + r];
+    }
+  }
+  const auto along = [&](const double* edge) {
+    double sum = 0;
+    for (std::size_t r = 0; r < rows; ++r) sum += normal_[r] * edge[r];
+    return sum;
+  };
+  const double pivot = along(direction);
+  for (std::size_t r = 0; r < rows; ++r) direction[r] /= pivot;
+  for (std::size_t i = 0; i < rows; ++i) {
+    if (i == leaves) continue;
+    double* edge = edges_.data() + i * rows;
+    const double k = along(edge);
+    for (std::size_t r = 0; r < rows; ++r) edge[r] -= k * direction[r];
+  }
+  planes_[leaves] = enters;
+  return true;
+}
+
+bool LaneSolver::in_basis(Plane::Kind kind, std::size_t index) const {
+  return std::any_of(planes_.begin(), planes_.end(), [&](const Plane& plane) {
+    return plane.kind == kind && plane.index == static_cast<std::int32_t>(index);
+  });
+}
+
+// Where along the direction another action of the class becomes the cheapest.
+void LaneSolver::find_next(std::size_t c) {
+  const LaneProblem& p = *problem_;
+  const auto pick = static_cast<std::size_t>(pick_[c]);
+  next_at_[c] = std::numeric_limits<double>::infinity();
+  for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
+    const auto a = static_cast<std::size_t>(b);
+    const double gains = change_[pick] - change_[a];
+    if (gains <= 1e-12) continue;
+    const double at = (reduced_[a] - reduced_[pick]) / gains;
+    if (at < next_at_[c]) {
+      next_at_[c] = at;
+      next_[c] = b;
+    }
+  }
 }
 
 void LaneSolver::move(std::int32_t from, std::int32_t to, std::int32_t count) {
@@ -315,13 +458,15 @@ void LaneSolver::move(std::int32_t from, std::int32_t to, std::int32_t count) {
   }
 }
 
-// From the cheapest actions to a plan: while a resource is short, the move that costs least for
+// From counts_ to a plan: while a resource is short, the move that costs least for
 // what it gives back.
 void LaneSolver::repair() {
   const LaneProblem& p = *problem_;
-  std::fill(counts_.begin(), counts_.end(), 0);
-  for (std::size_t c = 0; c < pick_.size(); ++c) {
-    counts_[static_cast<std::size_t>(pick_[c])] = p.count[c];
+  std::copy(base_.begin(), base_.end(), used_.begin());
+  for (std::size_t a = 0; a < counts_.size(); ++a) {
+    if (counts_[a] == 0) continue;
+    const double* row = row_of(static_cast<std::int32_t>(a));
+    for (std::size_t r = 0; r < used_.size(); ++r) used_[r] += counts_[a] * row[r];
   }
   for (std::int32_t moves = 0; moves < 4 * p.num_classes(); ++moves) {
     std::int32_t shortest = -1;
@@ -396,8 +541,8 @@ void LaneSolver::improve() {
   }
 }
 
-// Classes that move most first, so that small ones fill up at the end; of a class, the cheapest
-// action first. Requires: reduced_ of the best multipliers.
+// Classes first whose actions differ most, so that small ones fill up at the end; of a class, the
+// cheapest action first. Requires: reduced_ of the best multipliers.
 void LaneSolver::order_classes() {
   const LaneProblem& p = *problem_;
   const auto rows = static_cast<std::size_t>(num_rows_);

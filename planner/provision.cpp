@@ -10,6 +10,8 @@
 namespace tidemark {
 namespace {
 
+constexpr int kRounds = 4;
+
 // A choice for each lane of the group.
 struct GroupPlan {
   std::vector<std::int32_t> counts;  // [choice * num_actions + action]
@@ -32,13 +34,15 @@ struct ProvisionWorkspace::Impl {
 
   void lay_out();
   bool fill(std::size_t lane, bool fixed);
-  LaneOutcome solve_lane(std::size_t lane, bool fixed, std::int64_t cutoff_ns);
+  LaneOutcome solve_lane(std::size_t lane, bool fixed, std::int64_t cutoff_ns,
+                         std::int64_t enough_ns = 0);
   void read_counts(std::int32_t* out) const;
   void add_up(const std::int32_t* counts);
   std::int64_t limit_of(std::size_t lane, std::size_t row) const;
   bool allows(std::size_t lane, std::int64_t objective_ns) const;
   std::size_t hottest_lane();
   SolveStatus solve_group();
+  void share(const std::int32_t* counts);
   bool complete_group(std::int64_t hottest_ns, std::int64_t cutoff_ns);
   void keep();
   bool next_shared();
@@ -61,7 +65,9 @@ struct ProvisionWorkspace::Impl {
   bool fixed_shared = false;
 
   std::size_t hottest = 0;
-  std::int64_t extra = 0;  // bytes added to every budget
+  std::size_t failed = 0;         // the lane that could not follow the hottest
+  std::vector<std::int32_t> own;  // [action]: what it would do alone
+  std::int64_t extra = 0;         // bytes added to every budget
   std::int64_t nodes = 0;
   std::int64_t max_nodes = 0;
   bool complete = true;
@@ -105,6 +111,7 @@ void ProvisionWorkspace::Impl::lay_out() {
     }
   }
   shared.assign(actions, 0);
+  own.assign(actions, 0);
   totals.assign(rows, {});
 }
 
@@ -170,14 +177,18 @@ bool ProvisionWorkspace::Impl::fill(std::size_t lane, bool fixed) {
 }
 
 LaneOutcome ProvisionWorkspace::Impl::solve_lane(std::size_t lane, bool fixed,
-                                                 std::int64_t cutoff_ns) {
+                                                 std::int64_t cutoff_ns, std::int64_t enough_ns) {
   fixed_shared = fixed;
   if (!fill(lane, fixed)) {
     ++nodes;
     return {.complete = true};
   }
-  const LaneOutcome out = solver.solve(lane_problem, cutoff_ns, max_nodes - nodes);
-  nodes += out.nodes + 1;
+  // One lane may not use up what others need.
+  const std::int64_t left = max_nodes - nodes;
+  const LaneOutcome out = solver.solve(lane_problem, cutoff_ns, enough_ns,
+                                       problem->lanes.size() == 1 ? left : left / 4);
+  // The relaxation costs about as much as a node for each action.
+  nodes += out.nodes + static_cast<std::int64_t>(actions);
   complete &= out.complete;
   return out;
 }
@@ -240,6 +251,11 @@ std::size_t ProvisionWorkspace::Impl::hottest_lane() {
   return out;
 }
 
+// Takes the collective actions as often as `counts` does.
+void ProvisionWorkspace::Impl::share(const std::int32_t* counts) {
+  for (std::int32_t a : collectives) shared[static_cast<std::size_t>(a)] = counts[a];
+}
+
 // Choices of the other lanes beside the hottest's, which is trial's choice 0 and costs
 // `hottest_ns`. Returns: whether there is a plan below the cutoff.
 bool ProvisionWorkspace::Impl::complete_group(std::int64_t hottest_ns, std::int64_t cutoff_ns) {
@@ -249,9 +265,12 @@ bool ProvisionWorkspace::Impl::complete_group(std::int64_t hottest_ns, std::int6
   for (std::size_t lane = 0; lane < problem->lanes.size(); ++lane) {
     if (lane == hottest) continue;
     if (allows(lane, trial.objective_ns)) continue;
-    const LaneOutcome own = solve_lane(lane, true, cutoff_ns);
-    if (!own.found) return false;
-    trial.objective_ns = std::max(trial.objective_ns, own.objective_ns);
+    const LaneOutcome outcome = solve_lane(lane, true, cutoff_ns, trial.objective_ns);
+    if (!outcome.found) {
+      failed = lane;
+      return false;
+    }
+    trial.objective_ns = std::max(trial.objective_ns, outcome.objective_ns);
     trial.choice[lane] = static_cast<std::int32_t>(trial.counts.size() / actions);
     trial.counts.resize(trial.counts.size() + actions);
     read_counts(trial.counts.data() + trial.counts.size() - actions);
@@ -289,10 +308,19 @@ SolveStatus ProvisionWorkspace::Impl::solve_group() {
   if (!alone.found) return alone.complete ? SolveStatus::kInfeasible : SolveStatus::kLimit;
   trial.counts.resize(actions);
   read_counts(trial.counts.data());
-  for (std::int32_t a : collectives) {
-    shared[static_cast<std::size_t>(a)] = trial.counts[static_cast<std::size_t>(a)];
-  }
+  share(trial.counts.data());
   bool found = complete_group(alone.objective_ns, LaneSolver::kNoCutoff);
+  // What the lane wants that cannot follow.
+  for (int round = 0; !found && round < kRounds; ++round) {
+    if (!solve_lane(failed, false, LaneSolver::kNoCutoff).found) break;
+    read_counts(own.data());
+    share(own.data());
+    const LaneOutcome hot = solve_lane(hottest, true, LaneSolver::kNoCutoff);
+    if (!hot.found) break;
+    trial.counts.resize(actions);
+    read_counts(trial.counts.data());
+    found = complete_group(hot.objective_ns, LaneSolver::kNoCutoff);
+  }
   if (found) keep();
   if (!found || best.objective_ns > alone.objective_ns) {
     std::fill(shared.begin(), shared.end(), 0);
@@ -308,7 +336,7 @@ SolveStatus ProvisionWorkspace::Impl::solve_group() {
         }
       }
       if (nodes >= max_nodes) complete = false;
-    } while (complete && !(found && best.objective_ns <= bound_ns) && next_shared());
+    } while (nodes < max_nodes && !(found && best.objective_ns <= bound_ns) && next_shared());
   }
   if (!found) return complete ? SolveStatus::kInfeasible : SolveStatus::kLimit;
   if (complete || best.objective_ns <= bound_ns) {
