@@ -18,6 +18,14 @@ Size bytes_of(const OperatorGraph& graph, const std::vector<StorageId>& storages
   return sum;
 }
 
+// Unless another is at least as large at any number of rows.
+void add_need(std::vector<Size>& needs, Size need) {
+  const auto covers = [](Size a, Size b) { return a.fixed >= b.fixed && a.per_row >= b.per_row; };
+  if (std::any_of(needs.begin(), needs.end(), [&](Size n) { return covers(n, need); })) return;
+  std::erase_if(needs, [&](Size n) { return covers(need, n); });
+  needs.push_back(need);
+}
+
 Realization refuse(std::string reason) {
   Realization out;
   out.refusal = std::move(reason);
@@ -317,8 +325,8 @@ class Pricer {
     }
   }
 
-  // Most that is live of what `backward` writes, without what comes back.
-  Size transient(const Realization& r) const {
+  // What is live of what `backward` writes, without what comes back.
+  std::vector<Size> transient(const Realization& r) const {
     std::map<StorageId, std::size_t> last;
     for (std::size_t i = 0; i < r.backward.size(); ++i) {
       for (const auto* list : {&r.backward[i].reads, &r.backward[i].writes}) {
@@ -326,17 +334,17 @@ class Pricer {
       }
     }
     std::set<StorageId> live;
-    Size most;
+    std::vector<Size> needs;
     for (std::size_t i = 0; i < r.backward.size(); ++i) {
       for (StorageId s : r.backward[i].writes) {
         if (std::find(r.leaves.begin(), r.leaves.end(), s) == r.leaves.end()) live.insert(s);
       }
       Size now;
       for (StorageId s : live) now = now + bytes(r, s);
-      if (now.at(rows_) > most.at(rows_)) most = now;
+      add_need(needs, now);
       std::erase_if(live, [&](StorageId s) { return last.at(s) == i; });
     }
-    return most;
+    return needs;
   }
 
   const OperatorGraph& graph_;
@@ -443,10 +451,7 @@ std::vector<Size> running_needs(const OperatorGraph& graph) {
     for (std::size_t s = 0; s < graph.storages.size(); ++s) {
       if (first[s] <= at && last[s] >= at) sum = sum + graph.storages[s].bytes;
     }
-    const auto covers = [](Size a, Size b) { return a.fixed >= b.fixed && a.per_row >= b.per_row; };
-    if (std::any_of(needs.begin(), needs.end(), [&](Size n) { return covers(n, sum); })) continue;
-    std::erase_if(needs, [&](Size n) { return covers(sum, n); });
-    needs.push_back(sum);
+    add_need(needs, sum);
   }
   return needs;
 }

@@ -74,8 +74,9 @@ const std::vector<ActionType>& action_types();
 struct CataloguedAction {
   ActionKind kind = ActionKind::kSave;
   Realization realization;
-  Size freed;      // between the last forward and the first backward user
-  Size transient;  // most that bringing back takes beside what comes back
+  Size freed;  // between the last forward and the first backward user
+  // What bringing back takes beside what comes back: the largest of these, at a lane's rows.
+  std::vector<Size> transient;
   Size compute_ps, out_ps, in_ps;
   Size host_bytes;
   std::vector<Group> collectives;  // that bringing back crosses, each once
