@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/check_plan.h"
+#include "planner/clairvoyant_bound.h"
 #include "tests/support/provision_oracle.h"
 #include "tests/support/random_jobs.h"
 #include "tests/support/random_provision.h"
@@ -174,6 +175,22 @@ TEST(Provision, DoesNotDependOnOrderOrUnits) {
     }
     EXPECT_EQ(optimum(split, workspace), before);
   }
+}
+
+TEST(Provision, IsNeverBelowTheClairvoyantBound) {
+  ProvisionWorkspace workspace;
+  int tight = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const ProvisionProblem problem = random_small_problem(seed, 8);
+    const std::optional<std::int64_t> optimal = solve_exhaustively(problem).objective_ns;
+    if (!optimal) continue;
+    const std::optional<std::int64_t> bound = clairvoyant_bound_ns(problem);
+    ASSERT_TRUE(bound);
+    EXPECT_LE(*bound, *optimal);
+    tight += *bound > 0 && 2 * *bound >= *optimal;
+  }
+  EXPECT_GT(tight, 200);
 }
 
 TEST(Provision, NamesWhatIsMissing) {
