@@ -278,6 +278,15 @@ Schedule build_schedule(const Job& job) {
 }
 
 Program build_program(const Job& job, const HardwareProfile& profile) {
+  std::vector<OperatorGraph> graphs;
+  for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
+    graphs.push_back(build_operator_graph(job, stage));
+  }
+  return build_program(job, profile, std::move(graphs));
+}
+
+Program build_program(const Job& job, const HardwareProfile& profile,
+                      std::vector<OperatorGraph> graphs) {
   const ParallelLayout& l = job.layout;
   const TrainingOptions& options = job.options;
   OperatorCosts costs(job, profile);
@@ -293,7 +302,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
 
   for (std::int64_t stage = 0; stage < l.pipeline; ++stage) {
     StageProgram out;
-    out.graph = build_operator_graph(job, stage);
+    out.graph = std::move(graphs[static_cast<std::size_t>(stage)]);
     if (options.offload_ratio > 0) out.offload = plan_offload(job, stage, out.graph);
     const SlotCompiler compiler(job, costs, out.graph);
     const std::int64_t gradient_bytes = options.optimizer.main_grad_bytes;

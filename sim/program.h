@@ -151,5 +151,8 @@ Schedule build_schedule(const Job& job);
 
 // Requires: a validated job.
 Program build_program(const Job& job, const HardwareProfile& profile);
+// With the stages' graphs given: the job's, changed by actions (planner/apply_actions.h).
+Program build_program(const Job& job, const HardwareProfile& profile,
+                      std::vector<OperatorGraph> graphs);
 
 }  // namespace tidemark

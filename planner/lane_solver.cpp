@@ -1,0 +1,649 @@
+#include "planner/lane_solver.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+namespace tidemark {
+namespace {
+
+constexpr double kUnit = 1000;  // picoseconds of a nanosecond
+constexpr int kDualSteps = 60;
+constexpr double kFlat = 1e-9;
+constexpr double kRounding = 1e-13;  // of sums of a few hundred doubles, relative
+
+double round_up_to_unit(double x) { return std::ceil(x / kUnit) * kUnit; }
+
+std::int64_t to_ns(double x) { return static_cast<std::int64_t>(std::ceil(x / kUnit)); }
+
+}  // namespace
+
+LaneOutcome LaneSolver::solve(const LaneProblem& problem, std::int64_t cutoff_ns,
+                              std::int64_t enough_ns, std::int64_t max_nodes) {
+  problem_ = &problem;
+  enough_ = kUnit * static_cast<double>(enough_ns);
+  nodes_ = 0;
+  max_nodes_ = max_nodes;
+  out_of_nodes_ = false;
+  found_ = false;
+  best_bound_ = 0;
+  prepare();
+  target_ = cutoff_ns == kNoCutoff ? worst_
+                                   : std::min(worst_, kUnit * static_cast<double>(cutoff_ns - 1));
+  if (fits_alone()) {
+    ascend();
+    if (!prunes(best_bound_)) {
+      order_classes();
+      branch_class(0, best_bound_);
+    }
+  }
+  LaneOutcome out;
+  out.found = found_;
+  out.complete = !out_of_nodes_;
+  out.nodes = nodes_;
+  out.objective_ns = to_ns(best_objective_);
+  // The root's bound may end a hair above the truth.
+  out.bound_ns =
+      found_ && out.complete ? out.objective_ns : to_ns(std::max(0.0, best_bound_ - 0.5));
+  return out;
+}
+
+// Drops rows that cannot bind whatever is chosen.
+void LaneSolver::prepare() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(p.num_rows);
+  const auto num_actions = static_cast<std::size_t>(p.num_actions());
+  // Most and least that the classes can use of each row.
+  stack_.assign(2 * rows, 0);
+  double* most = stack_.data();
+  double* least = stack_.data() + rows;
+  for (std::size_t r = 0; r < rows; ++r) most[r] = least[r] = p.base[r];
+  for (std::int32_t c = 0; c < p.num_classes(); ++c) {
+    const auto first = static_cast<std::size_t>(p.first_action[static_cast<std::size_t>(c)]);
+    const auto last = static_cast<std::size_t>(p.first_action[static_cast<std::size_t>(c) + 1]);
+    const double n = p.count[static_cast<std::size_t>(c)];
+    for (std::size_t r = 0; r < rows; ++r) {
+      double low = p.usage[first * rows + r];
+      double high = low;
+      for (std::size_t a = first + 1; a < last; ++a) {
+        low = std::min(low, p.usage[a * rows + r]);
+        high = std::max(high, p.usage[a * rows + r]);
+      }
+      most[r] += n * high;
+      least[r] += n * low;
+    }
+  }
+  base_.clear();
+  limit_.clear();
+  scale_.clear();
+  worst_ = 0;
+  num_rows_ = 0;
+  pick_.clear();  // rows kept, until the classes are evaluated
+  std::int32_t r = 0;
+  for (int g = -1; g < kNumCostGroups; ++g) {
+    if (g >= 0) group_begin_[g] = num_rows_;
+    const std::int32_t end = p.group_begin[g + 1];
+    double worst = 0;
+    for (; r < end; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      if (most[i] <= p.limit[i]) continue;
+      worst = std::max(worst, most[i] - p.limit[i]);
+      base_.push_back(p.base[i]);
+      limit_.push_back(p.limit[i]);
+      scale_.push_back(std::max(1.0, most[i] - least[i]));
+      pick_.push_back(r);
+      ++num_rows_;
+    }
+    if (g >= 0) worst_ += worst;
+  }
+  group_begin_[kNumCostGroups] = num_rows_;
+  const auto kept = static_cast<std::size_t>(num_rows_);
+  usage_.resize(num_actions * kept);
+  for (std::size_t a = 0; a < num_actions; ++a) {
+    for (std::size_t k = 0; k < kept; ++k) {
+      usage_[a * kept + k] = p.usage[a * rows + static_cast<std::size_t>(pick_[k])];
+    }
+  }
+  // A resource's multiplier is in units of cost over resource.
+  for (std::size_t k = 0; k < kept; ++k) {
+    const bool resource = static_cast<std::int32_t>(k) < group_begin_[0];
+    scale_[k] = resource ? std::max(1.0, worst_) / scale_[k] : 1;
+  }
+  y_.assign(kept, 0);
+  best_y_.assign(kept, 0);
+  used_.assign(kept, 0);
+  reduced_.assign(num_actions, 0);
+  counts_.assign(num_actions, 0);
+  best_.assign(num_actions, 0);
+  pick_.assign(p.count.size(), 0);
+}
+
+bool LaneSolver::feasible(const double* used) const {
+  for (std::int32_t r = 0; r < group_begin_[0]; ++r) {
+    if (used[r] > limit_[static_cast<std::size_t>(r)]) return false;
+  }
+  return true;
+}
+
+double LaneSolver::objective(const double* used) const {
+  double sum = 0;
+  for (int g = 0; g < kNumCostGroups; ++g) {
+    double worst = 0;
+    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+      worst = std::max(worst, used[r] - limit_[static_cast<std::size_t>(r)]);
+    }
+    sum += worst;
+  }
+  return sum;
+}
+
+// Every resource can be met on its own.
+bool LaneSolver::fits_alone() const {
+  const LaneProblem& p = *problem_;
+  for (std::int32_t r = 0; r < group_begin_[0]; ++r) {
+    double least = base_[static_cast<std::size_t>(r)];
+    for (std::size_t c = 0; c < p.count.size(); ++c) {
+      double low = row_of(p.first_action[c])[r];
+      for (std::int32_t a = p.first_action[c] + 1; a < p.first_action[c + 1]; ++a) {
+        low = std::min(low, row_of(a)[r]);
+      }
+      least += p.count[c] * low;
+    }
+    if (least > limit_[static_cast<std::size_t>(r)]) return false;
+  }
+  return true;
+}
+
+// The bound at multipliers y_: sets reduced_ (y * usage), pick_ and used_.
+double LaneSolver::evaluate() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  double bound = 0;
+  double magnitude = 0;
+  for (std::size_t r = 0; r < rows; ++r) {
+    bound += y_[r] * (base_[r] - limit_[r]);
+    magnitude += y_[r] * (std::abs(base_[r]) + std::abs(limit_[r]));
+    used_[r] = base_[r];
+  }
+  for (std::size_t c = 0; c < p.count.size(); ++c) {
+    double least = std::numeric_limits<double>::infinity();
+    std::int32_t pick = 0;
+    for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
+      const double* row = row_of(a);
+      double cost = 0;
+      for (std::size_t r = 0; r < rows; ++r) cost += y_[r] * row[r];
+      reduced_[static_cast<std::size_t>(a)] = cost;
+      if (cost < least) {
+        least = cost;
+        pick = a;
+      }
+    }
+    pick_[c] = pick;
+    const double n = p.count[c];
+    bound += n * least;
+    magnitude += n * std::abs(least);
+    const double* row = row_of(pick);
+    for (std::size_t r = 0; r < rows; ++r) used_[r] += n * row[r];
+  }
+  rounding_ = kRounding * magnitude;
+  return bound - rounding_;
+}
+
+void LaneSolver::consider(double bound) {
+  if (bound > best_bound_) {
+    best_bound_ = bound;
+    best_y_ = y_;
+  }
+}
+
+// counts_ with used_ is a plan that is wanted.
+void LaneSolver::accept() {
+  found_ = true;
+  best_objective_ = objective(used_.data());
+  best_ = counts_;
+  target_ = best_objective_ <= enough_ ? -2 * kUnit : round_up_to_unit(best_objective_) - kUnit;
+}
+
+// Dual simplex with steps through all breakpoints, which is ascent along the edges of the concave
+// piecewise linear bound. At a vertex as many hyperplanes meet as there are rows: a multiplier is
+// zero, a cost group's multipliers sum to one, or two actions of a class cost the same. An edge
+// leaves one of them; along it the bound rises until enough classes have changed their cheapest
+// action, and the hyperplane there replaces the one left. No rising edge: the top.
+void LaneSolver::ascend() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto actions = static_cast<std::size_t>(p.num_actions());
+  const double unit = std::max(1.0, worst_);
+  z_.assign(rows, 0);
+  scaled_.resize(actions * rows);
+  reduced_.resize(actions);
+  change_.resize(actions);
+  for (std::size_t a = 0; a < actions; ++a) {
+    double price = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      scaled_[a * rows + r] = usage_[a * rows + r] * scale_[r] / unit;
+      if (static_cast<std::int32_t>(r) >= group_begin_[0]) price += scaled_[a * rows + r];
+    }
+    // At zero all actions cost the same: a vertex of too many hyperplanes. Tiny prices part them.
+    reduced_[a] = 1e-7 * (price + 1e-3 * std::fmod(0.618 * static_cast<double>(a), 1.0));
+  }
+  slope_.resize(rows);
+  for (std::size_t r = 0; r < rows; ++r) slope_[r] = (base_[r] - limit_[r]) * scale_[r] / unit;
+  for (std::size_t c = 0; c < p.count.size(); ++c) {
+    std::int32_t pick = p.first_action[c];
+    for (std::int32_t a = pick + 1; a < p.first_action[c + 1]; ++a) {
+      if (reduced_[static_cast<std::size_t>(a)] < reduced_[static_cast<std::size_t>(pick)])
+        pick = a;
+    }
+    pick_[c] = pick;
+    const double* row = scaled_.data() + static_cast<std::size_t>(pick) * rows;
+    for (std::size_t r = 0; r < rows; ++r) slope_[r] += p.count[c] * row[r];
+  }
+  planes_.resize(rows);
+  edges_.assign(rows * rows, 0);
+  for (std::size_t r = 0; r < rows; ++r) {
+    planes_[r] = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
+    edges_[r * rows + r] = 1;
+  }
+  next_.resize(p.count.size());
+  next_at_.resize(p.count.size());
+  for (int step = 0; step < kDualSteps; ++step) {
+    if (!follow_edge()) break;
+  }
+  round_relaxation();
+  for (std::size_t r = 0; r < rows; ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r];
+  for (int g = 0; g < kNumCostGroups; ++g) {
+    double sum = 0;
+    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+      sum += y_[static_cast<std::size_t>(r)];
+    }
+    for (std::int32_t r = group_begin_[g]; sum > 1 && r < group_begin_[g + 1]; ++r) {
+      y_[static_cast<std::size_t>(r)] /= sum;
+    }
+  }
+  consider(evaluate());
+  y_ = best_y_;
+  evaluate();
+  if (!prunes(best_bound_)) repair();
+}
+
+// counts_ of the linear relaxation's optimum, rounded: at the top, the slope along an edge that
+// leaves a tie says how many storages have taken the other action.
+void LaneSolver::round_relaxation() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  std::fill(counts_.begin(), counts_.end(), 0);
+  for (std::size_t c = 0; c < pick_.size(); ++c) {
+    counts_[static_cast<std::size_t>(pick_[c])] = p.count[c];
+  }
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Plane& plane = planes_[i];
+    if (plane.kind != Plane::kTie) continue;
+    const std::int32_t pick = pick_[static_cast<std::size_t>(plane.index)];
+    if (pick != plane.cheap && pick != plane.dear) continue;
+    double rise = 0;
+    for (std::size_t r = 0; r < rows; ++r) rise += slope_[r] * edges_[i * rows + r];
+    const std::int32_t other = pick == plane.cheap ? plane.dear : plane.cheap;
+    const auto n = static_cast<std::int32_t>(std::lround(pick == plane.cheap ? -rise : rise));
+    const std::int32_t moved = std::clamp(n, 0, counts_[static_cast<std::size_t>(pick)]);
+    counts_[static_cast<std::size_t>(pick)] -= moved;
+    counts_[static_cast<std::size_t>(other)] += moved;
+  }
+}
+
+// Returns: false at the top.
+bool LaneSolver::follow_edge() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto actions = static_cast<std::size_t>(p.num_actions());
+  // The steepest edge.
+  std::size_t leaves = rows;
+  double sign = 1;
+  double steepest = kFlat;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const double* edge = edges_.data() + i * rows;
+    double rise = 0;
+    double length = 0;
+    for (std::size_t r = 0; r < rows; ++r) {
+      rise += slope_[r] * edge[r];
+      length += edge[r] * edge[r];
+    }
+    length = std::sqrt(length);
+    const Plane& plane = planes_[i];
+    double forward = rise;
+    double backward = -rise;
+    if (plane.kind == Plane::kTie) {
+      const std::int32_t pick = pick_[static_cast<std::size_t>(plane.index)];
+      const double n = p.count[static_cast<std::size_t>(plane.index)];
+      if (pick == plane.cheap) backward -= n;
+      if (pick == plane.dear) forward -= n;
+    } else {
+      backward = 0;
+    }
+    if (forward / length > steepest) {
+      steepest = forward / length;
+      leaves = i;
+      sign = 1;
+    }
+    if (backward / length > steepest) {
+      steepest = backward / length;
+      leaves = i;
+      sign = -1;
+    }
+  }
+  if (leaves == rows) return false;
+  double* direction = edges_.data() + leaves * rows;
+  if (sign < 0) {
+    for (std::size_t r = 0; r < rows; ++r) direction[r] = -direction[r];
+  }
+  // How far: to the nearest border, or where the slope is used up.
+  double rise = 0;
+  for (std::size_t r = 0; r < rows; ++r) rise += slope_[r] * direction[r];
+  double far = std::numeric_limits<double>::infinity();
+  Plane enters{Plane::kZero, -1, 0, 0};
+  for (std::size_t r = 0; r < rows; ++r) {
+    if (direction[r] < -1e-12 && z_[r] / -direction[r] < far && !in_basis(Plane::kZero, r)) {
+      far = std::max(0.0, z_[r] / -direction[r]);
+      enters = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
+    }
+  }
+  for (int g = 0; g < kNumCostGroups; ++g) {
+    double sum = 0;
+    double grows = 0;
+    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+      sum += z_[static_cast<std::size_t>(r)];
+      grows += direction[r];
+    }
+    if (grows > 1e-12 && (1 - sum) / grows < far &&
+        !in_basis(Plane::kWhole, static_cast<std::size_t>(g))) {
+      far = std::max(0.0, (1 - sum) / grows);
+      enters = {Plane::kWhole, g, 0, 0};
+    }
+  }
+  for (std::size_t a = 0; a < actions; ++a) {
+    double change = 0;
+    for (std::size_t r = 0; r < rows; ++r) change += direction[r] * scaled_[a * rows + r];
+    change_[a] = change;
+  }
+  for (std::size_t c = 0; c < p.count.size(); ++c) find_next(c);
+  double at = far;
+  while (true) {
+    std::size_t first = 0;
+    for (std::size_t c = 1; c < next_at_.size(); ++c) {
+      if (next_at_[c] < next_at_[first]) first = c;
+    }
+    if (next_at_.empty() || next_at_[first] >= far) break;
+    const auto cheap = static_cast<std::size_t>(pick_[first]);
+    const auto dear = static_cast<std::size_t>(next_[first]);
+    const double bend = p.count[first] * (change_[dear] - change_[cheap]);
+    if (rise + bend <= kFlat) {
+      at = std::max(0.0, next_at_[first]);
+      enters = {Plane::kTie, static_cast<std::int32_t>(first), pick_[first], next_[first]};
+      break;
+    }
+    rise += bend;
+    for (std::size_t r = 0; r < rows; ++r) {
+      slope_[r] += p.count[first] * (scaled_[dear * rows + r] - scaled_[cheap * rows + r]);
+    }
+    pick_[first] = next_[first];
+    find_next(first);
+  }
+  if (!std::isfinite(at)) {  // rises for ever: no plan, once the bound is above all plans' cost
+    at = 4 / rise;
+    for (std::size_t r = 0; r < rows; ++r) z_[r] += at * direction[r];
+    return false;
+  }
+  for (std::size_t r = 0; r < rows; ++r) z_[r] += at * direction[r];
+  for (std::size_t a = 0; a < actions; ++a) reduced_[a] += at * change_[a];
+  // Replace the hyperplane: the edges stay those along which all other hyperplanes hold.
+  normal_.assign(rows, 0);
+  if (enters.kind == Plane::kZero) {
+    normal_[static_cast<std::size_t>(enters.index)] = 1;
+  } else if (enters.kind == Plane::kWhole) {
+    for (std::int32_t r = group_begin_[enters.index]; r < group_begin_[enters.index + 1]; ++r) {
+      normal_[static_cast<std::size_t>(r)] = -1;
+    }
+  } else {
+    for (std::size_t r = 0; r < rows; ++r) {
+      normal_[r] = scaled_[static_cast<std::size_t>(enters.dear) * rows + r] -
+                   scaled_[static_cast<std::size_t>(enters.cheap) * rows + r];
+    }
+  }
+  const auto along = [&](const double* edge) {
+    double sum = 0;
+    for (std::size_t r = 0; r < rows; ++r) sum += normal_[r] * edge[r];
+    return sum;
+  };
+  const double pivot = along(direction);
+  for (std::size_t r = 0; r < rows; ++r) direction[r] /= pivot;
+  for (std::size_t i = 0; i < rows; ++i) {
+    if (i == leaves) continue;
+    double* edge = edges_.data() + i * rows;
+    const double k = along(edge);
+    for (std::size_t r = 0; r < rows; ++r) edge[r] -= k * direction[r];
+  }
+  planes_[leaves] = enters;
+  return true;
+}
+
+bool LaneSolver::in_basis(Plane::Kind kind, std::size_t index) const {
+  return std::any_of(planes_.begin(), planes_.end(), [&](const Plane& plane) {
+    return plane.kind == kind && plane.index == static_cast<std::int32_t>(index);
+  });
+}
+
+// Where along the direction another action of the class becomes the cheapest.
+void LaneSolver::find_next(std::size_t c) {
+  const LaneProblem& p = *problem_;
+  const auto pick = static_cast<std::size_t>(pick_[c]);
+  next_at_[c] = std::numeric_limits<double>::infinity();
+  for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
+    const auto a = static_cast<std::size_t>(b);
+    const double gains = change_[pick] - change_[a];
+    if (gains <= 1e-12) continue;
+    const double at = (reduced_[a] - reduced_[pick]) / gains;
+    if (at < next_at_[c]) {
+      next_at_[c] = at;
+      next_[c] = b;
+    }
+  }
+}
+
+void LaneSolver::move(std::int32_t from, std::int32_t to, std::int32_t count) {
+  counts_[static_cast<std::size_t>(from)] -= count;
+  counts_[static_cast<std::size_t>(to)] += count;
+  for (std::int32_t r = 0; r < num_rows_; ++r) {
+    used_[static_cast<std::size_t>(r)] += count * (row_of(to)[r] - row_of(from)[r]);
+  }
+}
+
+// From counts_ to a plan: while a resource is short, the move that costs least for
+// what it gives back.
+void LaneSolver::repair() {
+  const LaneProblem& p = *problem_;
+  std::copy(base_.begin(), base_.end(), used_.begin());
+  for (std::size_t a = 0; a < counts_.size(); ++a) {
+    if (counts_[a] == 0) continue;
+    const double* row = row_of(static_cast<std::int32_t>(a));
+    for (std::size_t r = 0; r < used_.size(); ++r) used_[r] += counts_[a] * row[r];
+  }
+  for (std::int32_t moves = 0; moves < 4 * p.num_classes(); ++moves) {
+    std::int32_t shortest = -1;
+    double violation = 0;
+    for (std::int32_t r = 0; r < group_begin_[0]; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const double v = (used_[i] - limit_[i]) * scale_[i];
+      if (v > violation) {
+        violation = v;
+        shortest = r;
+      }
+    }
+    if (shortest < 0) break;
+    double least = std::numeric_limits<double>::infinity();
+    std::int32_t from = -1;
+    std::int32_t to = -1;
+    for (std::size_t c = 0; c < p.count.size(); ++c) {
+      for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
+        if (counts_[static_cast<std::size_t>(a)] == 0) continue;
+        for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
+          const double freed = row_of(a)[shortest] - row_of(b)[shortest];
+          if (freed <= 0) continue;
+          const double price =
+              (reduced_[static_cast<std::size_t>(b)] - reduced_[static_cast<std::size_t>(a)]) /
+              freed;
+          if (price < least) {
+            least = price;
+            from = a;
+            to = b;
+          }
+        }
+      }
+    }
+    if (from < 0) return;
+    const double freed = row_of(from)[shortest] - row_of(to)[shortest];
+    const auto s = static_cast<std::size_t>(shortest);
+    const double needed = std::ceil((used_[s] - limit_[s]) / freed);
+    move(from, to,
+         static_cast<std::int32_t>(
+             std::min<double>(needed, counts_[static_cast<std::size_t>(from)])));
+  }
+  if (!feasible(used_.data())) return;
+  improve();
+  if (objective(used_.data()) <= target_) accept();
+}
+
+// Moves of one storage that keep the plan one and make it cheaper, in order, until none is left or
+// a pass's worth has been made.
+void LaneSolver::improve() {
+  const LaneProblem& p = *problem_;
+  double current = objective(used_.data());
+  bool better = true;
+  for (int pass = 0; pass < 3 && better; ++pass) {
+    better = false;
+    for (std::size_t c = 0; c < p.count.size(); ++c) {
+      for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
+        for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
+          while (a != b && counts_[static_cast<std::size_t>(a)] > 0) {
+            move(a, b, 1);
+            const double changed = objective(used_.data());
+            if (feasible(used_.data()) && changed < current) {
+              current = changed;
+              better = true;
+              continue;
+            }
+            move(b, a, 1);
+            break;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Classes first whose actions differ most, so that small ones fill up at the end; of a class, the
+// cheapest action first. Requires: reduced_ of the best multipliers.
+void LaneSolver::order_classes() {
+  const LaneProblem& p = *problem_;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const std::size_t n = p.count.size();
+  action_order_.resize(static_cast<std::size_t>(p.num_actions()));
+  std::iota(action_order_.begin(), action_order_.end(), 0);
+  spread_.assign(n, 0);
+  for (std::size_t c = 0; c < n; ++c) {
+    std::sort(action_order_.begin() + p.first_action[c],
+              action_order_.begin() + p.first_action[c + 1], [&](std::int32_t a, std::int32_t b) {
+                const double x = reduced_[static_cast<std::size_t>(a)];
+                const double y = reduced_[static_cast<std::size_t>(b)];
+                return x != y ? x < y : a < b;
+              });
+    for (std::size_t r = 0; r < rows; ++r) {
+      double low = row_of(p.first_action[c])[r];
+      double high = low;
+      for (std::int32_t a = p.first_action[c] + 1; a < p.first_action[c + 1]; ++a) {
+        low = std::min(low, row_of(a)[r]);
+        high = std::max(high, row_of(a)[r]);
+      }
+      spread_[c] += best_y_[r] * (high - low);
+    }
+  }
+  class_order_.resize(n);
+  std::iota(class_order_.begin(), class_order_.end(), 0);
+  std::sort(class_order_.begin(), class_order_.end(), [&](std::int32_t a, std::int32_t b) {
+    const double x = spread_[static_cast<std::size_t>(a)];
+    const double y = spread_[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  least_.assign((n + 1) * rows, 0);
+  for (std::size_t d = n; d-- > 0;) {
+    const auto c = static_cast<std::size_t>(class_order_[d]);
+    for (std::size_t r = 0; r < rows; ++r) {
+      double low = std::numeric_limits<double>::infinity();
+      for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
+        low = std::min(low, row_of(a)[r]);
+      }
+      least_[d * rows + r] = least_[(d + 1) * rows + r] + p.count[c] * low;
+    }
+  }
+  stack_.assign((n + 1) * rows, 0);
+  std::copy(base_.begin(), base_.end(), stack_.begin());
+  std::fill(counts_.begin(), counts_.end(), 0);
+}
+
+void LaneSolver::branch_class(std::int32_t depth, double bound) {
+  const LaneProblem& p = *problem_;
+  if (depth == p.num_classes()) {
+    const double* used = stack_.data() + static_cast<std::size_t>(depth * num_rows_);
+    std::copy(used, used + num_rows_, used_.begin());
+    accept();
+    return;
+  }
+  const auto c = static_cast<std::size_t>(class_order_[static_cast<std::size_t>(depth)]);
+  branch_action(depth, p.first_action[c + 1] - p.first_action[c] - 1, p.count[c], bound);
+}
+
+// Decides how many of the `left` storages of the class take its action at `rank`: from the dearest
+// to the cheapest, which takes the rest.
+void LaneSolver::branch_action(std::int32_t depth, std::int32_t rank, std::int32_t left,
+                               double bound) {
+  const auto c = static_cast<std::size_t>(class_order_[static_cast<std::size_t>(depth)]);
+  const auto first = static_cast<std::size_t>(problem_->first_action[c]);
+  const auto action =
+      static_cast<std::size_t>(action_order_[first + static_cast<std::size_t>(rank)]);
+  if (++nodes_ > max_nodes_) {
+    out_of_nodes_ = true;
+    return;
+  }
+  if (rank == 0) {
+    counts_[action] = left;
+    if (can_finish(depth)) branch_class(depth + 1, bound);
+    return;
+  }
+  const double gap = reduced_[action] - reduced_[static_cast<std::size_t>(action_order_[first])];
+  for (std::int32_t n = 0; n <= left; ++n) {
+    if (prunes(bound + n * gap) || out_of_nodes_) return;
+    counts_[action] = n;
+    branch_action(depth, rank - 1, left - n, bound + n * gap);
+  }
+}
+
+// Adds up the class at `depth`. Returns: whether the classes after it could make a wanted plan,
+// each row taken alone.
+bool LaneSolver::can_finish(std::int32_t depth) {
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto d = static_cast<std::size_t>(depth);
+  const auto c = static_cast<std::size_t>(class_order_[d]);
+  const double* before = stack_.data() + d * rows;
+  double* after = stack_.data() + (d + 1) * rows;
+  std::copy(before, before + rows, after);
+  for (std::int32_t a = problem_->first_action[c]; a < problem_->first_action[c + 1]; ++a) {
+    const std::int32_t n = counts_[static_cast<std::size_t>(a)];
+    if (n == 0) continue;
+    const double* row = row_of(a);
+    for (std::size_t r = 0; r < rows; ++r) after[r] += n * row[r];
+  }
+  for (std::size_t r = 0; r < rows; ++r) used_[r] = after[r] + least_[(d + 1) * rows + r];
+  return feasible(used_.data()) && objective(used_.data()) <= target_;
+}
+
+}  // namespace tidemark
