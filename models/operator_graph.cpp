@@ -11,15 +11,22 @@
 namespace tidemark {
 std::vector<Lifetime> lifetimes(const OperatorGraph& graph) {
   std::vector<Lifetime> out(graph.storages.size());
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    const Operator& op = graph.at(i);
-    const auto at = static_cast<std::int32_t>(i);
-    for (StorageId s : op.writes) {
-      if (out[s.index()].first < 0) out[s.index()].first = at;
+  std::vector<bool> settled(graph.storages.size(), false);
+  for (const bool optional : {false, true}) {
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      const Operator& op = graph.at(i);
+      if ((op.action >= 0) != optional) continue;
+      const auto at = static_cast<std::int32_t>(i);
+      for (StorageId s : op.writes) {
+        if (!settled[s.index()] && out[s.index()].first < 0) out[s.index()].first = at;
+      }
+      for (const auto* list : {&op.reads, &op.writes, &op.holds}) {
+        for (StorageId s : *list) {
+          if (!settled[s.index()]) out[s.index()].last = std::max(out[s.index()].last, at);
+        }
+      }
     }
-    for (const auto* list : {&op.reads, &op.writes, &op.holds}) {
-      for (StorageId s : *list) out[s.index()].last = std::max(out[s.index()].last, at);
-    }
+    for (std::size_t s = 0; s < out.size(); ++s) settled[s] = out[s].last >= 0;
   }
   for (const Chunk& chunk : graph.chunks) {
     for (StorageId received : {chunk.input, chunk.output_gradient}) {

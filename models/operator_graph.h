@@ -131,6 +131,9 @@ struct Operator {
   std::vector<StorageId> writes;
   std::vector<StorageId> holds;     // still named by Python when this is issued
   std::int32_t contends_with = -1;  // collective of the same list that runs beside it
+  // Runs only where this optional action is taken (planner/optional_actions.h); -1: always. What it
+  // writes of storages that others made comes back to the card.
+  std::int32_t action = -1;
 };
 
 enum class StorageRole : std::uint8_t {
@@ -167,11 +170,20 @@ struct Chunk {
   StorageId input_gradient;   // sent gradient
 };
 
+// Where an optional action is taken, a storage leaves the card after this operator.
+struct Departure {
+  std::int32_t after = 0;  // position in OperatorGraph::forward
+  std::int32_t action = 0;
+  StorageId storage;
+};
+
 struct OperatorGraph {
   std::vector<Storage> storages;
   std::vector<Operator> forward;
   std::vector<Operator> backward;
   std::vector<Chunk> chunks;
+  std::vector<Departure> departures;
+  std::int32_t optional_actions = 0;
 
   std::size_t size() const { return forward.size() + backward.size(); }
   const Operator& at(std::size_t i) const {
@@ -196,7 +208,8 @@ struct Lifetime {
   std::int32_t last = -1;
 };
 
-// Indexed by storage. Requires: every storage is referenced.
+// Indexed by storage. Operators of optional actions count for what they alone refer to. Requires:
+// every storage is referenced.
 std::vector<Lifetime> lifetimes(const OperatorGraph& graph);
 
 // Storages that live from the forward into the backward pass, without the input.

@@ -254,7 +254,7 @@ std::vector<KeptOutputs> kept_outputs(const StageView& stage) {
 // Fills in what follows from the operators.
 class Pricer {
  public:
-  Pricer(const OperatorGraph& graph, const OperatorCosts& costs, std::int64_t balanced_rows)
+  Pricer(const OperatorGraph& graph, OperatorCosts& costs, std::int64_t balanced_rows)
       : graph_(graph), costs_(costs), rows_(balanced_rows) {}
 
   CataloguedAction price(ActionKind kind, Realization realization, const KeptOutputs& kept) const {
@@ -305,10 +305,10 @@ class Pricer {
   }
 
   void add(const Operator& op, CataloguedAction& out) const {
-    const OpCost cost = costs_.cost(op, rows_);
+    const OpCost cost = costs_.cost(op);
     const std::int64_t empty = cost.at(0);
     Size ps{1000 * empty, 0};
-    if (rows_ > 0) ps.per_row = ceil_div(1000 * (cost.at(rows_) - empty), rows_);
+    if (rows_ > 0) ps.per_row = ceil_div(1000 * (costs_.balanced_ns(cost) - empty), rows_);
     if (const auto* copy = std::get_if<CopyWork>(&op.work)) {
       Size& sum = copy->to_host ? out.out_ps : out.in_ps;
       sum = sum + ps;
@@ -348,7 +348,7 @@ class Pricer {
   }
 
   const OperatorGraph& graph_;
-  const OperatorCosts& costs_;
+  OperatorCosts& costs_;
   std::int64_t rows_;
 };
 
@@ -372,7 +372,7 @@ const std::vector<ActionType>& action_types() {
   return types;
 }
 
-ActionCatalogue build_action_catalogue(const OperatorGraph& graph, const OperatorCosts& costs,
+ActionCatalogue build_action_catalogue(const OperatorGraph& graph, OperatorCosts& costs,
                                        std::int64_t balanced_rows, std::int64_t least_bytes,
                                        const std::vector<ActionType>& types) {
   const StageView stage = view(graph, balanced_rows, least_bytes);

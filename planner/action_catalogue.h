@@ -105,7 +105,7 @@ struct ActionCatalogue {
 constexpr std::int64_t kLeastActionBytes = 1 << 20;
 
 // `balanced_rows`: rows of a lane under balanced routing, see OperatorCosts::cost.
-ActionCatalogue build_action_catalogue(const OperatorGraph& graph, const OperatorCosts& costs,
+ActionCatalogue build_action_catalogue(const OperatorGraph& graph, OperatorCosts& costs,
                                        std::int64_t balanced_rows,
                                        std::int64_t least_bytes = kLeastActionBytes,
                                        const std::vector<ActionType>& types = action_types());

@@ -27,6 +27,10 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
   if (lanes_[s] < 0) return;
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   const ProgramOp& source = slot.ops[static_cast<std::size_t>(op)];
+  if (source.action >= 0 && start[static_cast<std::size_t>(lanes_[s])] == done) {  // not taken
+    clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
+    return;
+  }
   std::deque<std::int64_t>& queue = queued_[s];
   if (queue.size() == kLaunchQueue) {
     host_[s] = std::max(host_[s], queue.front());

@@ -66,8 +66,9 @@ struct Channels {
 class StageRun {
  public:
   StageRun(const Program& program, const LaneRows& rows, std::int32_t stage, Channels& channels,
-           Recorder* recorder)
+           Recorder* recorder, const StageDecisions* decisions)
       : program_(program),
+        decisions_(decisions),
         steps_(program.schedule.stages[static_cast<std::size_t>(stage)]),
         rows_(rows),
         channels_(channels),
@@ -267,6 +268,10 @@ class StageRun {
         i += static_cast<std::size_t>(op.run) - 1;
         continue;
       }
+      if (op.action >= 0 && (decisions_ == nullptr || !decisions_->takes(microbatch, op.action))) {
+        skip(slot, i, free);
+        continue;
+      }
       issued_ns_ += program_.host_issue_ns;
       lane_loops::earliest_start(lanes_, free, host_.data(), issued_ns_, start_.data());
       for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
@@ -302,6 +307,15 @@ class StageRun {
       }
     }
     times_.slots_ns += finish - begin;
+  }
+
+  // Of an action that is not taken.
+  void skip(const SlotProgram& slot, std::size_t i, const std::int64_t* free) {
+    const ProgramOp& op = slot.ops[i];
+    if (op.awaited_as >= 0) std::fill_n(end_of(op), lanes_, 0);
+    if (recorder_ == nullptr) return;
+    recorder_->on_operator(index_, static_cast<std::int32_t>(step_), static_cast<std::int32_t>(i),
+                           slot, {free, lanes_}, {free, lanes_});
   }
 
   void run_together(const SlotProgram& slot, std::size_t begin, std::int64_t* free) {
@@ -357,6 +371,7 @@ class StageRun {
   }
 
   const Program& program_;
+  const StageDecisions* decisions_;
   const std::vector<Step>& steps_;
   const LaneRows& rows_;
   Channels& channels_;
@@ -383,13 +398,16 @@ class StageRun {
 
 class UnitRun {
  public:
-  UnitRun(const Program& program, const LaneRows& rows, Recorder* recorder) {
+  UnitRun(const Program& program, const LaneRows& rows, Recorder* recorder,
+          const UnitDecisions* decisions) {
     const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
     channels_.activations.assign(program.stages.size(), Channel(outstanding));
     channels_.gradients = channels_.activations;
     stages_.reserve(program.stages.size());
     for (std::int32_t r = 0; r < std::ssize(program.stages); ++r) {
-      stages_.emplace_back(program, rows, r, channels_, recorder);
+      stages_.emplace_back(
+          program, rows, r, channels_, recorder,
+          decisions == nullptr ? nullptr : &(*decisions)[static_cast<std::size_t>(r)]);
     }
   }
   UnitRun(const UnitRun&) = delete;
@@ -455,12 +473,14 @@ bool join_reductions(const Program& program, std::size_t r, std::span<UnitRun* c
 }  // namespace
 
 IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
-                         std::span<Recorder* const> recorders) {
+                         std::span<Recorder* const> recorders,
+                         std::span<const UnitDecisions> decisions) {
   std::vector<std::unique_ptr<UnitRun>> runs(rows.size());
   std::vector<UnitRun*> units(rows.size());
   for (std::size_t u = 0; u < rows.size(); ++u) {
     runs[u] =
-        std::make_unique<UnitRun>(program, rows[u], recorders.empty() ? nullptr : recorders[u]);
+        std::make_unique<UnitRun>(program, rows[u], recorders.empty() ? nullptr : recorders[u],
+                                  decisions.empty() ? nullptr : &decisions[u]);
     units[u] = runs[u].get();
   }
   for (bool progress = true; progress;) {

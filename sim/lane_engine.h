@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/decisions.h"
 #include "sim/program.h"
 #include "traces/lane_rows.h"
 
@@ -28,7 +29,8 @@ class Recorder {
   virtual ~Recorder() = default;
   // A stage that nobody watches runs faster.
   virtual bool watches(std::int32_t /*stage*/) const { return true; }
-  // `start`, `end`: [lane]. `op`: position in the slot's program.
+  // `start`, `end`: [lane]. `op`: position in the slot's program. One of an action that is not
+  // taken starts and ends when its stream was free.
   virtual void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op,
                            const SlotProgram& slot, std::span<const std::int64_t> start,
                            std::span<const std::int64_t> end) = 0;
@@ -58,9 +60,11 @@ struct IterationTimes {
 };
 
 // `rows`: of each unit, for every microbatch and MoE layer of the program. `recorders`: of each
-// unit, null where nobody looks; or none at all. Throws: std::logic_error when stages wait for each
+// unit, null where nobody looks; or none at all. `decisions`: of each unit; without, no optional
+// action is taken. Throws: std::logic_error when stages wait for each
 // other (a schedule that deadlocks).
 IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
-                         std::span<Recorder* const> recorders = {});
+                         std::span<Recorder* const> recorders = {},
+                         std::span<const UnitDecisions> decisions = {});
 
 }  // namespace tidemark

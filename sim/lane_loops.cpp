@@ -120,4 +120,13 @@ void hold_and_change(std::size_t lanes, std::int64_t common, const std::int64_t*
   }
 }
 
+TIDEMARK_VECTOR
+void hold_and_shift(std::size_t lanes, std::int64_t common, std::int64_t change,
+                    std::int64_t* __restrict own, std::int64_t* __restrict peak) {
+  for (std::size_t l = 0; l < lanes; ++l) {
+    peak[l] = std::max(peak[l], own[l] + common);
+    own[l] += change;
+  }
+}
+
 }  // namespace tidemark::lane_loops

@@ -38,4 +38,8 @@ void hold_and_change(std::size_t lanes, std::int64_t common, const std::int64_t*
                      std::int64_t fixed, std::int64_t per_row, std::int64_t sign, std::int64_t* own,
                      std::int64_t* peak);
 
+// The same for a change that is alike on all lanes; 0: none.
+void hold_and_shift(std::size_t lanes, std::int64_t common, std::int64_t change, std::int64_t* own,
+                    std::int64_t* peak);
+
 }  // namespace tidemark::lane_loops

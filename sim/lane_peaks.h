@@ -22,7 +22,7 @@ class LanePeaks {
 
   // `peak`: [lane], activations and temporaries with what the iteration before left behind.
   // `own`: [lane], overwritten.
-  void evaluate(const LaneRows& rows, std::span<std::int64_t> own,
+  void evaluate(const LaneRows& rows, const StageDecisions& decisions, std::span<std::int64_t> own,
                 std::span<std::int64_t> peak) const;
 
  private:
@@ -32,6 +32,7 @@ class LanePeaks {
     std::int64_t per_row = 0;
     std::int32_t microbatch = 0;
     std::int32_t moe_layer = 0;
+    std::int32_t action = -1;
     bool allocates = false;
   };
   std::vector<Change> changes_;

@@ -115,10 +115,18 @@ class References {
     allocated_.resize(size);
     freed_.resize(size);
     attribute_.assign(graph_.storages.size(), -1);
+    action_of_.assign(graph_.storages.size(), -1);
+    departs_.resize(graph_.forward.size());
+    for (const Departure& d : graph_.departures) {
+      if (has_bytes(d.storage)) departs_[static_cast<std::size_t>(d.after)].push_back(d);
+    }
     for (std::size_t op = 0; op < size; ++op) {
+      const std::int32_t action = graph_.at(op).action;
       for (StorageId s : graph_.at(op).writes) {
         const bool first = lives_[s.index()].first == static_cast<std::int32_t>(op);
-        if (first && has_bytes(s)) allocated_[op].push_back(s.value);
+        if (first && action >= 0) action_of_[s.index()] = action;
+        const bool returns = action >= 0 && action_of_[s.index()] < 0;
+        if (has_bytes(s) && (first || returns)) allocated_[op].push_back(s.value);
       }
     }
     std::vector<bool> border(graph_.storages.size(), false);
@@ -144,8 +152,9 @@ class References {
   }
   bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
 
-  void emit(std::int32_t storage, std::int32_t microbatch, bool allocates) {
-    sequence_.events.push_back({step_, op_, storage, microbatch, allocates});
+  void emit(std::int32_t storage, std::int32_t microbatch, bool allocates,
+            std::int32_t action = -1) {
+    sequence_.events.push_back({step_, op_, storage, microbatch, allocates, action});
   }
   const std::string& name(std::int32_t storage) const {
     return graph_.storages[static_cast<std::size_t>(storage)].name;
@@ -155,8 +164,10 @@ class References {
     for (std::int32_t i = range.begin; i < range.end; ++i) {
       const std::size_t op = offset + static_cast<std::size_t>(i);
       op_ = i - range.begin;
+      const std::int32_t action = graph_.at(op).action;
       for (std::int32_t s : allocated_[op]) {
-        emit(s, microbatch, true);
+        emit(s, microbatch, true, action);
+        if (action >= 0) continue;
         const StorageId id(s);
         if (id == c.input_gradient) retain(id, microbatch);  // .grad
         const std::int32_t attribute = attribute_[id.index()];
@@ -168,8 +179,15 @@ class References {
         owners_[attribute] = {id, microbatch};
       }
       for (std::int32_t s : freed_[op]) {
-        drop_saved(StorageId(s), microbatch);
+        const std::int32_t owner = action_of_[static_cast<std::size_t>(s)];
+        if (owner >= 0) {
+          emit(s, microbatch, false, owner);
+        } else {
+          drop_saved(StorageId(s), microbatch);
+        }
       }
+      if (op >= departs_.size()) continue;
+      for (const Departure& d : departs_[op]) emit(d.storage.value, microbatch, false, d.action);
     }
   }
 
@@ -177,7 +195,9 @@ class References {
   std::vector<Lifetime> lives_;
   std::vector<std::vector<std::int32_t>> allocated_;  // [operator] -> storages
   std::vector<std::vector<std::int32_t>> freed_;
-  std::vector<std::int32_t> attribute_;  // [storage]: of a module; -1: none
+  std::vector<std::int32_t> attribute_;          // [storage]: of a module; -1: none
+  std::vector<std::int32_t> action_of_;          // [storage]: that alone refers to it; -1: none
+  std::vector<std::vector<Departure>> departs_;  // [operator of the forward]
   std::map<std::int32_t, std::pair<StorageId, std::int32_t>> owners_;  // by attribute
   MemorySequence sequence_;
   std::map<Key, int> references_;
@@ -574,6 +594,16 @@ class StandInWalk {
 };
 
 }  // namespace
+
+MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions) {
+  MemorySequence out;
+  out.carried_over = sequence.carried_over;
+  for (const MemoryEvent& e : sequence.events) {
+    if (e.action >= 0 && !decisions.takes(e.microbatch, e.action)) continue;
+    out.events.push_back(e);
+  }
+  return out;
+}
 
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
                                      std::int32_t stage, const std::vector<ChunkOffload>& offload) {

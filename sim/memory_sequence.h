@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "models/operator_graph.h"
+#include "sim/decisions.h"
 #include "sim/ratio_offload.h"
 #include "sim/schedule.h"
 
@@ -35,12 +36,16 @@ struct MemoryEvent {
   std::int32_t storage = 0;  // of the stage's graph
   std::int32_t microbatch = 0;
   bool allocates = false;
+  std::int32_t action = -1;  // only where the microbatch takes this optional action; -1: always
 };
 
 struct MemorySequence {
   std::vector<MemoryEvent> events;      // of an iteration
   std::vector<StorageId> carried_over;  // live when an iteration (but the first) begins, and ends
 };
+
+// The sequence under decisions: without events of actions that are not taken.
+MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions);
 
 // `offload`: of each chunk, where lists keep stand-ins; empty: nothing is offloaded.
 // Throws: std::logic_error if anything but what an iteration carries over would stay allocated.

@@ -24,13 +24,19 @@ class SlotCompiler {
     const std::span<const Operator> list(all.begin() + range.begin, all.begin() + range.end);
     const auto offset =
         (forward ? 0 : static_cast<std::int32_t>(graph_.forward.size())) + range.begin;
-    std::vector<std::int32_t> writer(graph_.storages.size(), -1);
-    std::int32_t last_compute = -1;
+    // One that always runs, and optional ones after it.
+    std::vector<std::vector<std::int32_t>> writers(graph_.storages.size());
+    std::vector<std::int32_t> last_compute;
+    const auto note = [](std::vector<std::int32_t>& last, const ProgramOp& op, std::size_t at) {
+      if (op.action < 0) last.clear();
+      last.push_back(static_cast<std::int32_t>(at));
+    };
     SlotProgram slot;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Operator& op = list[i];
       ProgramOp out;
       out.operator_index = offset + static_cast<std::int32_t>(i);
+      out.action = op.action;
       out.stream = op.stream;
       out.time_class = time_class(op);
       out.host_waits = std::holds_alternative<HostWaitWork>(op.work);
@@ -45,24 +51,26 @@ class SlotCompiler {
       std::vector<std::int32_t> deps;
       bool from_side_stream = false;
       for (StorageId s : op.reads) {
-        const std::int32_t from = writer[s.index()];
-        if (from < 0) continue;
-        const Stream source = list[static_cast<std::size_t>(from)].stream;
-        from_side_stream |= source == Stream::kSharedExpert;
-        if (source != op.stream) deps.push_back(from);
+        for (const std::int32_t from : writers[s.index()]) {
+          const Stream source = list[static_cast<std::size_t>(from)].stream;
+          from_side_stream |= source == Stream::kSharedExpert;
+          if (source != op.stream) deps.push_back(from);
+        }
       }
       // A communicator's stream, and one of copies, waits for what the calling stream has been
       // given so far.
       const bool follows = is_collective(op) || std::holds_alternative<CopyWork>(op.work);
-      if (follows && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
+      if (follows && !from_side_stream) {
+        deps.insert(deps.end(), last_compute.begin(), last_compute.end());
+      }
       std::sort(deps.begin(), deps.end());
       deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
       out.dep_begin = static_cast<std::int32_t>(slot.deps.size());
       slot.deps.insert(slot.deps.end(), deps.begin(), deps.end());
       out.dep_end = static_cast<std::int32_t>(slot.deps.size());
 
-      for (StorageId s : op.writes) writer[s.index()] = static_cast<std::int32_t>(i);
-      if (op.stream == Stream::kCompute) last_compute = static_cast<std::int32_t>(i);
+      for (StorageId s : op.writes) note(writers[s.index()], out, i);
+      if (op.stream == Stream::kCompute) note(last_compute, out, i);
       slot.ops.push_back(out);
     }
     return slot;
@@ -226,13 +234,15 @@ namespace {
 
 // Whether `next` can be of the same run as `op`, which is before it.
 bool continues(const ProgramOp& op, const ProgramOp& next) {
-  const bool plain = next.group == Group::kNone && next.reduces == DataGroup::kNone &&
-                     !next.cost.routed() && next.dep_begin == next.dep_end;
+  const bool plain = next.action < 0 && next.group == Group::kNone &&
+                     next.reduces == DataGroup::kNone && !next.cost.routed() &&
+                     next.dep_begin == next.dep_end;
   return plain && next.stream == op.stream && op.awaited_as < 0 && !op.host_waits;
 }
 
 bool begins_run(const ProgramOp& op) {
-  return op.group == Group::kNone && op.reduces == DataGroup::kNone && !op.cost.routed();
+  return op.action < 0 && op.group == Group::kNone && op.reduces == DataGroup::kNone &&
+         !op.cost.routed();
 }
 
 }  // namespace

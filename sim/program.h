@@ -71,6 +71,7 @@ enum class DataGroup : std::uint8_t {
 struct ProgramOp {
   std::int32_t operator_index = -1;  // in the stage's graph, forward ++ backward; -1: data-parallel
   std::int32_t moe_layer = -1;       // of the rows table; -1 only where the cost is not routed
+  std::int32_t action = -1;  // only where the microbatch takes this optional action; -1: always
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
   DataGroup reduces = DataGroup::kNone;

@@ -83,7 +83,7 @@ struct TrainingRun::Impl {
       const std::size_t u = i / stages.size();
       Stage& stage = stages[i % stages.size()];
       std::vector<std::int64_t> own(lanes);
-      stage.compiled->evaluate(rows[u], own, std::span(stage.peaks).subspan(u * lanes, lanes));
+      stage.compiled->evaluate(rows[u], {}, own, std::span(stage.peaks).subspan(u * lanes, lanes));
     });
     for (std::size_t s = 0; s < stages.size(); ++s) {
       const auto most = std::ranges::max_element(stages[s].peaks) - stages[s].peaks.begin();

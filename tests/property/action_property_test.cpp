@@ -10,7 +10,9 @@
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/apply_actions.h"
+#include "planner/optional_actions.h"
 #include "sim/lane_engine.h"
+#include "sim/lane_peaks.h"
 #include "sim/memory_sequence.h"
 #include "sim/program.h"
 #include "tests/support/naive_engine.h"
@@ -38,8 +40,7 @@ struct Changed {
   int actions = 0;
 };
 
-Changed with_random_actions(const Job& job, const OperatorCosts& costs, std::int64_t stage,
-                            Rng& rng) {
+Changed with_random_actions(const Job& job, OperatorCosts& costs, std::int64_t stage, Rng& rng) {
   Changed out;
   out.before = build_operator_graph(job, stage);
   // The jobs are tiny: nothing is too small.
@@ -60,7 +61,7 @@ TEST(ApplyActions, FreesWhatTheCatalogueSays) {
   int actions = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     const Job job = random_job(seed);
-    const OperatorCosts costs(job, profile);
+    OperatorCosts costs(job, profile);
     Rng rng(seed);
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const Changed changed = with_random_actions(job, costs, stage, rng);
@@ -77,7 +78,7 @@ TEST(ApplyActions, EnginesAndMemoryModelsAgree) {
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {
     Job job = random_job(seed);
     job.options.offload_ratio = 0;  // Kwai's, which changes the graph itself
-    const OperatorCosts costs(job, profile);
+    OperatorCosts costs(job, profile);
     Rng rng(seed);
     std::vector<OperatorGraph> graphs;
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
@@ -85,8 +86,9 @@ TEST(ApplyActions, EnginesAndMemoryModelsAgree) {
     }
     const LaneRows rows(job, random_routing(job, seed));
     const Program program = build_program(job, profile, graphs);
-    const UnitTimes times = run_unit(program, rows);
-    ASSERT_EQ(times.iteration_ns, run_naively(program, rows).iteration_ns) << describe(job, seed);
+    const IterationTimes times = run_units(program, {&rows, 1});
+    ASSERT_EQ(times.iteration_ns, run_naively(program, {&rows, 1}).iteration_ns)
+        << describe(job, seed);
     if (job.layout.virtual_pipeline > 1) continue;  // the naive schedule is without interleaving
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph& graph = graphs[static_cast<std::size_t>(stage)];
@@ -96,6 +98,114 @@ TEST(ApplyActions, EnginesAndMemoryModelsAgree) {
       const NaiveMemory run = run_schedule(job, graph, stage, rows, 0);
       ASSERT_EQ(replayed.peak, run.peak) << describe(job, seed);
       ASSERT_EQ(replayed.left_behind, run.left_behind) << describe(job, seed);
+    }
+  }
+}
+
+// Decisions drawn for every microbatch and entry, of what a stage's graph offers.
+StageDecisions random_decisions(const OptionalGraph& stage, std::int32_t microbatches, Rng& rng) {
+  StageDecisions out(microbatches, stage.graph.optional_actions);
+  for (std::int32_t mb = 0; mb < microbatches; ++mb) {
+    for (std::size_t e = 0; e < stage.ids.size(); ++e) {
+      const auto action = static_cast<std::int32_t>(rng.below(std::ssize(stage.ids[e])));
+      if (action > 0) stage.take(mb, static_cast<std::int32_t>(e), action, out);
+    }
+  }
+  return out;
+}
+
+TEST(OptionalActions, EnginesAndMemoryModelsAgreeOnAnyDecisions) {
+  const HardwareProfile profile = load_hardware_profile("bw1000");
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    Job job = random_job(seed);
+    job.options.offload_ratio = 0;
+    OperatorCosts costs(job, profile);
+    Rng rng(seed);
+    std::vector<OptionalGraph> stages;
+    std::vector<OperatorGraph> graphs;
+    for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const OperatorGraph before = build_operator_graph(job, stage);
+      const ActionCatalogue catalogue =
+          build_action_catalogue(before, costs, balanced_rows(job), 0);
+      stages.push_back(with_optional_actions(before, catalogue, [](ActionKind) { return true; }));
+      graphs.push_back(stages.back().graph);
+    }
+    const Program program = build_program(job, profile, graphs);
+    std::vector<LaneRows> rows;
+    std::vector<UnitDecisions> decisions;
+    for (std::uint64_t unit = 0; unit <= seed % 2; ++unit) {
+      rows.emplace_back(job, random_routing(job, seed + 1000 * unit));
+      UnitDecisions& of_unit = decisions.emplace_back();
+      for (const OptionalGraph& stage : stages) {
+        of_unit.push_back(random_decisions(stage, program.schedule.microbatches, rng));
+      }
+    }
+    const IterationTimes times = run_units(program, rows, {}, decisions);
+    ASSERT_EQ(times.iteration_ns, run_naively(program, rows, decisions).iteration_ns)
+        << describe(job, seed);
+    for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const auto s = static_cast<std::size_t>(stage);
+      const MemorySequence sequence =
+          build_memory_sequence(graphs[s], program.schedule, static_cast<std::int32_t>(stage));
+      const MemorySequence decided_sequence = decided(sequence, decisions[0][s]);
+      std::vector<std::int64_t> own(static_cast<std::size_t>(rows[0].lanes()));
+      std::vector<std::int64_t> peaks(own.size());
+      LanePeaks(job, graphs[s], sequence).evaluate(rows[0], decisions[0][s], own, peaks);
+      for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
+        // Throws if anything is allocated twice, or freed without being there.
+        const NaiveMemory replayed =
+            replay(job, graphs[s], decided_sequence, rows[0], static_cast<std::int64_t>(lane));
+        ASSERT_EQ(replayed.peak, peaks[lane]) << describe(job, seed);
+      }
+    }
+  }
+}
+
+// Without re-runs, which optional graphs issue earlier, the same as applying the actions.
+TEST(OptionalActions, TakenByAllMicrobatchesAreTheAppliedOnes) {
+  const HardwareProfile profile = load_hardware_profile("bw1000");
+  for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+    Job job = random_job(seed);
+    job.options.offload_ratio = 0;
+    OperatorCosts costs(job, profile);
+    Rng rng(seed);
+    std::vector<OperatorGraph> applied;
+    std::vector<OperatorGraph> optional;
+    UnitDecisions decisions;
+    const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
+    for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
+      const OperatorGraph before = build_operator_graph(job, stage);
+      const ActionCatalogue catalogue =
+          build_action_catalogue(before, costs, balanced_rows(job), 0);
+      const OptionalGraph offered = with_optional_actions(
+          before, catalogue, [](ActionKind kind) { return kind != ActionKind::kRecompute; });
+      std::vector<std::int32_t> choice;
+      decisions.emplace_back(microbatches, offered.graph.optional_actions);
+      for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {
+        auto action = static_cast<std::int32_t>(rng.below(std::ssize(offered.ids[e])));
+        if (offered.ids[e][static_cast<std::size_t>(action)] < 0) action = 0;
+        choice.push_back(action);
+        for (std::int32_t mb = 0; mb < microbatches && action > 0; ++mb) {
+          offered.take(mb, static_cast<std::int32_t>(e), action, decisions.back());
+        }
+      }
+      applied.push_back(apply_actions(before, catalogue, choice));
+      optional.push_back(offered.graph);
+    }
+    const LaneRows rows(job, random_routing(job, seed));
+    const Program fixed = build_program(job, profile, applied);
+    const Program open = build_program(job, profile, optional);
+    ASSERT_EQ(run_units(open, {&rows, 1}, {}, {&decisions, 1}).iteration_ns,
+              run_units(fixed, {&rows, 1}).iteration_ns)
+        << describe(job, seed);
+    for (std::size_t s = 0; s < applied.size(); ++s) {
+      const auto stage = static_cast<std::int32_t>(s);
+      const MemorySequence sequence =
+          decided(build_memory_sequence(optional[s], open.schedule, stage), decisions[s]);
+      const MemorySequence expected = build_memory_sequence(applied[s], fixed.schedule, stage);
+      ASSERT_EQ(replay(job, optional[s], sequence, rows, 0).peak,
+                replay(job, applied[s], expected, rows, 0).peak)
+          << "stage " << s << " " << describe(job, seed);
     }
   }
 }

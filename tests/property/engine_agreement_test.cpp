@@ -212,7 +212,7 @@ TEST(LanePeaks, AreThoseOfTheMemoryProfile) {
     std::vector<std::int64_t> peaks(own.size());
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const StageCase c = stage_case(job, schedule, rows, stage);
-      LanePeaks(job, c.graph, c.sequence).evaluate(rows, own, peaks);
+      LanePeaks(job, c.graph, c.sequence).evaluate(rows, {}, own, peaks);
       for (std::size_t lane = 0; lane < peaks.size(); ++lane) {
         ASSERT_EQ(peaks[lane], c.memory.lanes[lane].bytes.value)
             << "stage " << stage << " lane " << lane << " " << describe(job, seed);

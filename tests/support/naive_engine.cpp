@@ -105,8 +105,9 @@ std::int64_t duration_of(const Program& program, const ProgramOp& op, const Lane
 
 class NaiveEngine {
  public:
-  NaiveEngine(const Program& program, std::span<const LaneRows> rows)
-      : program_(program), rows_(rows) {
+  NaiveEngine(const Program& program, std::span<const LaneRows> rows,
+              std::span<const UnitDecisions> decisions)
+      : program_(program), rows_(rows), decisions_(decisions) {
     const auto lanes = static_cast<std::size_t>(program.lanes);
     for (std::size_t unit = 0; unit < rows.size(); ++unit) {
       NaiveUnit& out = run_.units.emplace_back();
@@ -149,6 +150,7 @@ class NaiveEngine {
     while (card.step < steps.size()) {
       const Step& step = steps[card.step];
       if (const Slot* slot = std::get_if<Slot>(&step)) {
+        if (leave_out(card, *slot)) continue;
         if (card.position < program_of(card, *slot).ops.size()) {
           events_.at(events_.now() + program_.host_issue_ns, [this, &card] { issue(card); });
           return;
@@ -175,6 +177,22 @@ class NaiveEngine {
     } else {
       arrive_at_transfer(card, std::get<Transfer>(steps[card.step]));
     }
+  }
+
+  // The next operator is of an optional action that is not taken: it counts as done.
+  bool leave_out(Card& card, const Slot& slot) {
+    const SlotProgram& program = program_of(card, slot);
+    if (card.position >= program.ops.size()) return false;
+    const std::int32_t action = program.ops[card.position].action;
+    if (action < 0) return false;
+    if (!decisions_.empty() && decisions_[card.unit][card.stage].takes(slot.microbatch, action)) {
+      return false;
+    }
+    tasks_.emplace_back();
+    tasks_.back().done = true;
+    card.slot.push_back(&tasks_.back());
+    ++card.position;
+    return true;
   }
 
   const SlotProgram& program_of(const Card& card, const Slot& slot) const {
@@ -411,7 +429,8 @@ class NaiveEngine {
   }
 
   const Program& program_;
-  std::span<const LaneRows> rows_;  // [unit]
+  std::span<const LaneRows> rows_;            // [unit]
+  std::span<const UnitDecisions> decisions_;  // [unit]; none: no optional action is taken
   EventQueue events_;
   std::deque<Card> cards_;  // deques: their elements stay where they are
   std::deque<Task> tasks_;
@@ -426,8 +445,9 @@ class NaiveEngine {
 
 }  // namespace
 
-NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows) {
-  return NaiveEngine(program, rows).run();
+NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows,
+                     std::span<const UnitDecisions> decisions) {
+  return NaiveEngine(program, rows, decisions).run();
 }
 
 }  // namespace tidemark

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "sim/decisions.h"
 #include "sim/program.h"
 #include "traces/lane_rows.h"
 
@@ -40,6 +41,7 @@ struct NaiveRun {
 };
 
 // `rows`: of each unit. Throws: std::logic_error when cards wait for each other for ever.
-NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows);
+NaiveRun run_naively(const Program& program, std::span<const LaneRows> rows,
+                     std::span<const UnitDecisions> decisions = {});
 
 }  // namespace tidemark

@@ -1,0 +1,39 @@
+// A stage's graph with the operators of many actions in it, each to run only where a microbatch
+// takes that action: one program and one memory sequence serve every decision of a run.
+//
+//   forward:   .. last user | operators of each action; then what leaves, leaves ..
+//   backward:  .. operators of each action that bring it back | first user ..
+//
+// As apply_actions (planner/apply_actions.h), but what leaves comes back under its own name, and
+// whatever some re-run may need is brought back before it, needed or not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "planner/action_catalogue.h"
+#include "sim/decisions.h"
+
+namespace tidemark {
+
+struct OptionalAction {
+  std::int32_t entry = 0;   // of the catalogue
+  std::int32_t action = 0;  // of the entry, not `save`
+};
+
+struct OptionalGraph {
+  OperatorGraph graph;
+  std::vector<OptionalAction> actions;         // [action of StageDecisions]
+  std::vector<std::vector<std::int32_t>> ids;  // [entry][action of the entry]; -1: not in the graph
+
+  // Requires: a choice of an action for each entry, all in the graph.
+  void take(std::int32_t microbatch, std::int32_t entry, std::int32_t action,
+            StageDecisions& decisions) const;
+};
+
+// `wanted`: which actions may be taken. Throws: std::logic_error as check_operator_graph does.
+OptionalGraph with_optional_actions(const OperatorGraph& graph, const ActionCatalogue& catalogue,
+                                    const std::function<bool(ActionKind)>& wanted);
+
+}  // namespace tidemark
