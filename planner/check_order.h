@@ -1,6 +1,6 @@
-// Whether an order is what it claims to be. Shares nothing with the solvers but the problem's types:
-// predecessors, memory and times are worked out again, times by relaxing every constraint until
-// nothing moves.
+// Whether an order is what it claims to be. Shares nothing with the solvers but the problem's
+// types: predecessors, memory and times are worked out again, times by relaxing every constraint
+// until nothing moves.
 #pragma once
 
 #include <string>

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <numeric>
 
 #include "planner/two_chain_order.h"
 
 namespace tidemark {
 namespace {
 
+constexpr std::int32_t kMaxSerialChains = 4;  // 4! serial orders
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -57,14 +58,16 @@ struct Interleaver::Workspace {
   std::vector<std::int32_t> waiter_begin;  // [signal + 1]: steps that wait for it
   std::vector<std::int32_t> waiters;
   std::vector<std::int32_t> topological;
-  std::vector<std::int64_t> work;         // [stream]
-  std::vector<std::int64_t> least_tail;   // [step][stream]: of the steps from here on in its queue
-  std::vector<std::int64_t> rise;         // [step]: how far the queue can still raise the memory
-  std::vector<std::int32_t> users;        // [stream]: queues
-  std::vector<std::int32_t> floating;     // scratch
-  std::vector<std::int32_t> successors;   // [operator]: how many
+  std::vector<std::int64_t> work;        // [stream]
+  std::vector<std::int64_t> least_tail;  // [step][stream]: of the steps from here on in its queue
+  std::vector<std::int64_t> rise;        // [step]: how far the queue can still raise the memory
+  std::vector<std::int32_t> users;       // [stream]: queues
+  std::vector<std::int32_t> floating;    // scratch
+  std::vector<std::int32_t> successors;  // [operator]: how many
   MemoryLimit memory;
   bool queues_are_free = true;  // some shortest order keeps the queues of floating operators
+  bool tries_all = false;       // while the memory limit binds: also what would start late
+  bool left_out = false;        // something was not tried
 
   std::int32_t num_queues() const { return static_cast<std::int32_t>(queue_begin.size()) - 1; }
   std::int32_t queue_end(std::int32_t q) const { return queue_begin[index(q) + 1]; }
@@ -76,22 +79,23 @@ struct Interleaver::Workspace {
   std::vector<std::int64_t> states;
   std::vector<std::int64_t> next_states;
   std::vector<Candidate> candidates;
-  std::vector<std::int32_t> table;       // hash of positions -> last state with it, or -1
-  std::vector<std::int32_t> same_slot;   // [state]: the one before it in the table
+  std::vector<std::int32_t> table;      // hash of positions -> last state with it, or -1
+  std::vector<std::int32_t> same_slot;  // [state]: the one before it in the table
   struct Node {
     std::int32_t parent = -1;
     std::int32_t step = -1;
   };
   std::vector<Node> nodes;
-  std::vector<std::int32_t> available;   // scratch of one state: steps, and
-  std::vector<std::int64_t> starts;      // when they could start
+  std::vector<std::int32_t> available;  // scratch of one state: steps, and
+  std::vector<std::int64_t> starts;     // when they could start
 
   TwoChainSolver two_chains;
   std::vector<SlotOperator> spliced;
   std::vector<std::pair<std::int64_t, std::int32_t>> by_head;
   std::vector<std::pair<std::int64_t, std::int64_t>> open;  // tail, work left
   StreamOrder result;
-  std::vector<std::int32_t> found;  // the order of a search
+  std::vector<std::int32_t> found;        // the order of a search
+  std::vector<std::int32_t> chain_order;  // scratch
   std::vector<std::int64_t> ends;
 
   void build(const SlotProblem& problem);
@@ -105,9 +109,11 @@ struct Interleaver::Workspace {
 
   struct Pass {
     std::int64_t makespan = kNever;
-    bool complete = true;  // nothing was cut off but by its bound
+    bool cut = false;  // states beyond the width, or all when the work was spent
   };
   Pass search(std::size_t width, std::int64_t incumbent, std::int64_t max_nodes);
+  bool run_serially(std::span<const std::int32_t> chains);
+  void try_serial_orders(std::int32_t num_chains);
   void expand(std::int32_t parent, std::int64_t incumbent);
   bool keep(const Candidate& candidate, std::int32_t kept);
   bool dominates(const std::int64_t* a, const std::int64_t* b) const;
@@ -278,8 +284,8 @@ void Interleaver::Workspace::link() {
         later = rise[index(s) + 1];
       }
       least[step.stream] = std::min(least[step.stream], step.tail);
-      rise[index(s)] = std::max({std::int64_t{0}, step.before_bytes,
-                                 step.before_bytes + step.after_bytes + later});
+      rise[index(s)] = std::max(
+          {std::int64_t{0}, step.before_bytes, step.before_bytes + step.after_bytes + later});
     }
   }
 }
@@ -291,7 +297,9 @@ void Interleaver::Workspace::sort_topologically() {
     for (std::int32_t q = 0; q < num_queues(); ++q) {
       std::int32_t& next = available[index(q)];
       for (; next < queue_end(q); ++next) {
-        const auto done = [&](std::int32_t p) { return p < available[index(steps[index(p)].queue)]; };
+        const auto done = [&](std::int32_t p) {
+          return p < available[index(steps[index(p)].queue)];
+        };
         if (!std::all_of(preds.begin() + pred_begin[index(next)],
                          preds.begin() + pred_begin[index(next) + 1], done)) {
           break;
@@ -394,12 +402,11 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
 
   available.clear();
   starts.clear();
-  bool limit_binds = false;
   std::int64_t highest = level;
   for (std::int32_t q = 0; q < num_queues() && memory.is_set(); ++q) {
     if (state[q] < queue_end(q)) highest += rise[static_cast<std::size_t>(state[q])];
   }
-  limit_binds = memory.is_set() && highest > memory.limit_bytes;
+  const bool limit_binds = memory.is_set() && highest > memory.limit_bytes;
 
   std::int64_t first_end = kNever;
   std::int32_t stream = -1;
@@ -437,9 +444,11 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
 
   for (std::size_t i = 0; i < available.size(); ++i) {
     const Step& step = steps[index(available[i])];
-    if (!limit_binds) {
-      if (step.stream != stream) continue;
-      if (starts[i] >= first_end && starts[i] + step.duration > first_end) continue;
+    if (!limit_binds && step.stream != stream) continue;
+    if (!(limit_binds && tries_all) && starts[i] >= first_end &&
+        starts[i] + step.duration > first_end) {
+      left_out |= limit_binds;
+      continue;
     }
     const std::int64_t end = starts[i] + step.duration;
     const std::int64_t left = state[left_at + index(step.stream)] - step.duration;
@@ -457,8 +466,7 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
     }
     if (least != kNever) bound = std::max(bound, end + left + least);
     if (bound >= incumbent) continue;
-    const std::int64_t idle =
-        state[level_at + 2] + (left > 0 ? starts[i] - free[step.stream] : 0);
+    const std::int64_t idle = state[level_at + 2] + (left > 0 ? starts[i] - free[step.stream] : 0);
     candidates.push_back({bound, idle, end, parent, available[i]});
   }
 }
@@ -544,14 +552,14 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
     alive = 0;
     for (const Candidate& candidate : candidates) {
       if (index(alive) == width) {
-        pass.complete = false;
+        pass.cut = true;
         break;
       }
       if (keep(candidate, alive)) ++alive;
     }
     if (alive == 0) return pass;
     if (result.nodes > max_nodes) {
-      pass.complete = false;
+      pass.cut = true;
       return pass;
     }
     states.swap(next_states);
@@ -568,12 +576,75 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
   return pass;
 }
 
+// Issues `chains` one after the other into `found`; where one waits, the next goes on. Floating
+// operators: those that are waited for when their chain comes to it, others at once. Returns:
+// whether that stays within the memory limit.
+bool Interleaver::Workspace::run_serially(std::span<const std::int32_t> chains) {
+  const auto num_chains = static_cast<std::int32_t>(chains.size());
+  available.assign(queue_begin.begin(), queue_begin.end() - 1);  // next of each queue
+  found.clear();
+  std::int64_t level = memory.held_bytes;
+  const auto issue_next = [&](std::int32_t q) {
+    const std::int32_t s = available[index(q)];
+    if (s == queue_end(q)) return false;
+    const Step& step = steps[index(s)];
+    if (level + std::max(step.before_bytes, step.before_bytes + step.after_bytes) >
+        memory.limit_bytes) {
+      return false;
+    }
+    for (std::int32_t i = pred_begin[index(s)]; i < pred_begin[index(s) + 1]; ++i) {
+      const std::int32_t p = preds[index(i)];
+      if (available[index(steps[index(p)].queue)] <= p) return false;
+    }
+    level += step.before_bytes + step.after_bytes;
+    for (std::int32_t i = 0; i < step.count; ++i) found.push_back(step.first_op + i);
+    ++available[index(q)];
+    return true;
+  };
+  const auto is_waited_for_by = [&](std::int32_t q, std::int32_t chain) {
+    const std::int32_t s = available[index(q)];
+    if (s == queue_end(q) || steps[index(s)].signal < 0) return false;
+    const std::int32_t w = waiter_begin[index(steps[index(s)].signal)];
+    return steps[index(waiters[index(w)])].queue == chain;
+  };
+  const auto issue_one = [&] {
+    for (std::int32_t q = num_chains; q < num_queues(); ++q) {
+      if (available[index(q)] < queue_end(q) && steps[index(available[index(q)])].signal < 0 &&
+          issue_next(q)) {
+        return true;
+      }
+    }
+    for (std::int32_t chain : chains) {
+      if (issue_next(chain)) return true;
+      for (std::int32_t q = num_chains; q < num_queues(); ++q) {
+        if (is_waited_for_by(q, chain) && issue_next(q)) return true;
+      }
+    }
+    return false;
+  };
+  while (issue_one()) {
+  }
+  return found.size() == index(graph.size());
+}
+
+void Interleaver::Workspace::try_serial_orders(std::int32_t num_chains) {
+  chain_order.resize(index(num_chains));
+  std::iota(chain_order.begin(), chain_order.end(), 0);
+  do {
+    if (!run_serially(chain_order)) continue;
+    const std::int64_t makespan = order_makespan(graph, found, ends);
+    if (makespan >= result.makespan_ns) continue;
+    result.makespan_ns = makespan;
+    result.order = found;
+  } while (num_chains <= kMaxSerialChains &&
+           std::next_permutation(chain_order.begin(), chain_order.end()));
+}
+
 void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) {
   result.order.clear();
   result.nodes = 0;
   build(problem);
   result.makespan_ns = kNever;
-  result.status = SolveStatus::kLimit;
 
   if (problem.chains.size() == 2 && problem.floating.empty() && problem.precedences.empty()) {
     result.bound_ns = two_chains.solve(problem.chains[0].operators, problem.chains[1].operators);
@@ -589,23 +660,24 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) 
     result.bound_ns = lower_bound(problem);
   }
 
+  if (memory.is_set()) try_serial_orders(static_cast<std::int32_t>(problem.chains.size()));
   constexpr std::int64_t kWidening = 4;
-  std::int64_t width = 1;
-  while (result.nodes < limit.nodes) {
+  tries_all = false;
+  bool proven = result.makespan_ns == result.bound_ns;
+  for (std::int64_t width = 1; !proven && result.nodes < limit.nodes;) {
     const std::int64_t before = result.nodes;
+    left_out = false;
     const Pass pass = search(static_cast<std::size_t>(width), result.makespan_ns, limit.nodes);
     if (pass.makespan < result.makespan_ns) {
       result.order = found;
       result.makespan_ns = pass.makespan;
-      result.status = SolveStatus::kFeasible;
     }
-    if (result.makespan_ns == result.bound_ns || (pass.complete && queues_are_free)) {
-      const bool none = result.order.size() < index(graph.size());
-      result.status = none ? SolveStatus::kInfeasible : SolveStatus::kOptimal;
-      if (!none) result.bound_ns = result.makespan_ns;
-      break;
+    proven = result.makespan_ns == result.bound_ns || (!pass.cut && !left_out && queues_are_free);
+    if (!pass.cut && left_out) {
+      tries_all = true;
+      continue;
     }
-    if (pass.complete) break;
+    if (!pass.cut) break;
     // As much wider as the work left allows, if a pass costs in proportion to its width.
     const std::int64_t spent = std::max<std::int64_t>(result.nodes - before, 1);
     const std::int64_t wider =
@@ -613,11 +685,15 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) 
     if (wider <= width) break;
     width = wider;
   }
-  if (result.order.size() < index(graph.size())) {
+  const bool none = result.makespan_ns == kNever;
+  if (none) {
+    result.status = proven ? SolveStatus::kInfeasible : SolveStatus::kLimit;
     result.makespan_ns = 0;
-  } else {
-    issue_by_start();
+    return;
   }
+  result.status = proven ? SolveStatus::kOptimal : SolveStatus::kFeasible;
+  if (proven) result.bound_ns = result.makespan_ns;
+  issue_by_start();
 }
 
 // Of the sequences with these queues of the streams the one that the host can issue last minute,

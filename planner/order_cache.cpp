@@ -54,8 +54,7 @@ std::int64_t word(ChainPoint p) {
 }
 
 // Everything but the names, as rounded.
-void write_key(const SlotProblem& problem, Bucketing bucketing,
-               std::vector<std::int64_t>& key) {
+void write_key(const SlotProblem& problem, Bucketing bucketing, std::vector<std::int64_t>& key) {
   Rounding rounding(bucketing, problem.memory.is_set());
   const auto add = [&](const SlotOperator& o) {
     const SlotOperator r = rounding(o);
@@ -130,8 +129,8 @@ const StreamOrder& OrderCache::order(const SlotProblem& problem) {
   }
   result_ = shared;
   result_.makespan_ns = order_makespan(graph_, result_.order, ends_);
-  result_.status = result_.makespan_ns == result_.bound_ns ? SolveStatus::kOptimal
-                                                            : SolveStatus::kFeasible;
+  result_.status =
+      result_.makespan_ns == result_.bound_ns ? SolveStatus::kOptimal : SolveStatus::kFeasible;
   return result_;
 }
 

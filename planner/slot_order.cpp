@@ -89,7 +89,8 @@ class Validator {
       check(f.before, place + ".before", false);
       if (f.after.exists() && f.after.chain == f.before.chain &&
           f.before.position <= f.after.position) {
-        violate(place, "deadline " + name(f.before), "a deadline after its producer " + name(f.after));
+        violate(place, "deadline " + name(f.before),
+                "a deadline after its producer " + name(f.after));
       }
     }
     if (violations_.empty()) {

@@ -1,11 +1,11 @@
-// The question that interleaving answers: in which order should the operators of one slot be issued,
-// between two gates, so that the slot is as short as it can be within the memory limit?
+// The question that interleaving answers: in which order should the operators of one slot be
+// issued, between two gates, so that the slot is as short as it can be within the memory limit?
 //
 // Chains run in their own order: the forward of one microbatch, the backward of another, the
 // recomputation that belongs to the backward. Floating operators belong to no chain: a weight
-// gradient has an earliest point, a copy also a deadline (an offload is waited for where its storage
-// is released, a reload where it is read). An order is one sequence over all operators. It is what
-// the host issues, so it fixes each stream's queue and the memory; times follow from it:
+// gradient has an earliest point, a copy also a deadline (an offload is waited for where its
+// storage is released, a reload where it is read). An order is one sequence over all operators. It
+// is what the host issues, so it fixes each stream's queue and the memory; times follow from it:
 //
 //   start(o) = max(end of the operator before o in its stream's queue, ends of its predecessors)
 //

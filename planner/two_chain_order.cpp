@@ -123,7 +123,8 @@ void TwoChainSolver::order(std::vector<std::int32_t>& out) const {
 StreamOrder two_chain_order(std::span<const SlotOperator> first,
                             std::span<const SlotOperator> second) {
   SlotProblem problem;
-  problem.chains = {{"first", {first.begin(), first.end()}}, {"second", {second.begin(), second.end()}}};
+  problem.chains = {{"first", {first.begin(), first.end()}},
+                    {"second", {second.begin(), second.end()}}};
   validate(problem);
   TwoChainSolver solver;
   StreamOrder result;

@@ -6,9 +6,9 @@
 //
 //   second                   From a corner where both chains start afresh the path goes diagonally
 //     ^   .  .  . [  ] .     until it hits a rectangle, then passes it by one of two corners: above
-//     |   .  A--------.      (A, the second chain's operator first) or below (B). From v to a corner
-//     |   . /[####]  .       it takes max(dx, dy): the chain that is ahead waits at a grid line,
-//     |   v  [####]B .       which no rectangle contains. Relaxing B from the point where the
+//     |   .  A--------.      (A, the second chain's operator first) or below (B). From v to a
+//     corner |   . /[####]  .       it takes max(dx, dy): the chain that is ahead waits at a grid
+//     line, |   v  [####]B .       which no rectangle contains. Relaxing B from the point where the
 //     +--------------> first diagonal hit would wait too late.
 //
 // A shortest path over grid points, each with one diagonal walk: O(n m) walks at most, most of them

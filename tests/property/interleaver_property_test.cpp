@@ -1,4 +1,5 @@
-// The interleaver against exhaustive search and an exact solver, and every order against check_order.
+// The interleaver against exhaustive search and an exact solver, and every order against
+// check_order.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,8 +32,7 @@ SlotProblem two_chains(std::uint64_t seed, bool memory) {
   const std::int64_t streams = rng.between(1, 4);
   const std::int64_t longest = rng.pick<std::int64_t>({1, 4, 30});
   for (const char* name : {"first", "second"}) {
-    problem.chains.push_back(
-        random_chain(rng, name, rng.between(1, 7), streams, longest, memory));
+    problem.chains.push_back(random_chain(rng, name, rng.between(1, 7), streams, longest, memory));
   }
   return problem;
 }
@@ -144,14 +144,14 @@ TEST(Interleaver, OfThreeChainsIsWithinThreePercentOfTheOptimum) {
 }
 
 TEST(Interleaver, OfThreeChainsWithMemoryIsWithinThreePercentOfTheOptimum) {
-  Gaps g = gaps(kSlots, {},
-                [](std::uint64_t seed) { return random_slot_with_memory(seed, {}, 0.5); });
+  Gaps g =
+      gaps(kSlots, {}, [](std::uint64_t seed) { return random_slot_with_memory(seed, {}, 0.5); });
   EXPECT_LE(g.quantile(0.95), 3);
 }
 
 // Durations that wander by up to 3 % from microbatch to microbatch.
 TEST(OrderCache, IsAlwaysLegalAndLosesLittle) {
-  OrderCache cache({});
+  OrderCache cache({}, {2, 4});
   Interleaver interleaver;
   double shared_ns = 0;
   double own_ns = 0;

@@ -7,7 +7,9 @@ namespace {
 
 std::int32_t to_int(std::int64_t v) { return static_cast<std::int32_t>(v); }
 
-std::int64_t size_of(const Chain& chain) { return static_cast<std::int64_t>(chain.operators.size()); }
+std::int64_t size_of(const Chain& chain) {
+  return static_cast<std::int64_t>(chain.operators.size());
+}
 
 // A random order of all chains' operators that keeps each chain's own.
 std::vector<ChainPoint> random_merge(Rng& rng, const std::vector<Chain>& chains) {
@@ -17,7 +19,8 @@ std::vector<ChainPoint> random_merge(Rng& rng, const std::vector<Chain>& chains)
   for (const Chain& chain : chains) total += size_of(chain);
   while (static_cast<std::int64_t>(order.size()) < total) {
     const auto c = static_cast<std::size_t>(rng.below(static_cast<std::int64_t>(chains.size())));
-    if (next[c] < size_of(chains[c])) order.push_back({to_int(static_cast<std::int64_t>(c)), next[c]++});
+    if (next[c] < size_of(chains[c]))
+      order.push_back({to_int(static_cast<std::int64_t>(c)), next[c]++});
   }
   return order;
 }
@@ -95,7 +98,8 @@ SlotProblem random_problem(std::uint64_t seed, std::int64_t max_size) {
     }
     const std::int64_t after = rng.between(-1, num_points - 1);
     if (after >= 0) f.after = point(after);
-    if (after + 1 < num_points && rng.coin()) f.before = point(rng.between(after + 1, num_points - 1));
+    if (after + 1 < num_points && rng.coin())
+      f.before = point(rng.between(after + 1, num_points - 1));
     released[static_cast<std::size_t>(after + 1)].push_back(
         to_int(num_points + static_cast<std::int64_t>(problem.floating.size())));
     problem.floating.push_back(f);
@@ -171,7 +175,8 @@ SlotProblem random_slot_with_memory(std::uint64_t seed, const SlotSizes& sizes, 
     const std::int64_t bytes = rng.between(0, 80);
     if (f.work.stream == 0) f.work.after_bytes = -bytes / 4;
     if (f.work.stream == 2) {
-      problem.chains[0].operators[static_cast<std::size_t>(f.before.position)].before_bytes -= bytes;
+      problem.chains[0].operators[static_cast<std::size_t>(f.before.position)].before_bytes -=
+          bytes;
     }
     if (f.work.stream == 3) {
       f.work.before_bytes = bytes;
@@ -185,8 +190,8 @@ SlotProblem random_slot_with_memory(std::uint64_t seed, const SlotSizes& sizes, 
   const auto serial = [&](bool forward_first) {
     std::vector<std::int32_t> order;
     std::vector<bool> issued(static_cast<std::size_t>(graph.size()), false);
-    std::vector<std::int32_t> chains = forward_first ? std::vector<std::int32_t>{0, 2, 1}
-                                                     : std::vector<std::int32_t>{2, 1, 0};
+    std::vector<std::int32_t> chains =
+        forward_first ? std::vector<std::int32_t>{0, 2, 1} : std::vector<std::int32_t>{2, 1, 0};
     std::erase_if(chains, [&](std::int32_t c) { return c >= std::ssize(problem.chains); });
     const auto issue = [&](std::int32_t op) {
       issued[static_cast<std::size_t>(op)] = true;
@@ -211,10 +216,10 @@ SlotProblem random_slot_with_memory(std::uint64_t seed, const SlotSizes& sizes, 
   };
   const std::int64_t low = serial(false);
   const std::int64_t high = serial(true);
-  problem.memory.limit_bytes = std::min(low, high) +
-                               static_cast<std::int64_t>(slack * static_cast<double>(
-                                                                     std::max(low, high) -
-                                                                     std::min(low, high)));
+  problem.memory.limit_bytes =
+      std::min(low, high) +
+      static_cast<std::int64_t>(slack *
+                                static_cast<double>(std::max(low, high) - std::min(low, high)));
   return problem;
 }
 

@@ -51,7 +51,8 @@ TEST(CheckOrder, RefusesAnOperatorBeforeWhatItWaitsFor) {
 TEST(CheckOrder, RefusesOneByteTooMany) {
   SlotProblem p = problem();
   p.memory.limit_bytes = 29;
-  EXPECT_THAT(check_order(p, good()), ElementsAre("forward[0] exceeds the memory limit by 1 bytes"));
+  EXPECT_THAT(check_order(p, good()),
+              ElementsAre("forward[0] exceeds the memory limit by 1 bytes"));
 }
 
 TEST(CheckOrder, RefusesAMakespanThatDoesNotFollow) {

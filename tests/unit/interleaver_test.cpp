@@ -16,7 +16,8 @@ constexpr WorkLimit kEnough{1 << 20};
 // `layers` times compute 10, comm 10.
 Chain alternating(const char* name, int layers) {
   Chain chain{name, {}};
-  for (int i = 0; i < layers; ++i) chain.operators.insert(chain.operators.end(), {{0, 10}, {1, 10}});
+  for (int i = 0; i < layers; ++i)
+    chain.operators.insert(chain.operators.end(), {{0, 10}, {1, 10}});
   return chain;
 }
 
@@ -41,7 +42,8 @@ TEST(Interleaver, PutsAWeightGradientWhereComputeWouldWait) {
 }
 
 TEST(Interleaver, StartsCopiesEarlyEnoughForTheirDeadlines) {
-  // Two reloads of 40 beside compute of 30, 50 and 20: the one with the earlier deadline goes first.
+  // Two reloads of 40 beside compute of 30, 50 and 20: the one with the earlier deadline goes
+  // first.
   SlotProblem problem;
   problem.chains = {{"backward", {{0, 30}, {0, 50}, {0, 20}}}};
   problem.floating = {{{3, 40}, {}, {0, 2}}, {{3, 40}, {}, {0, 1}}};

@@ -42,7 +42,8 @@ TEST(TwoChainOrder, OfAnEmptyChainIsTheOther) {
 }
 
 TEST(TwoChainOrder, HoldsAChainBackBeforeTheConflictIsReached) {
-  // Compute (stream 0) meets compute when both have run for 4: second is then inside its operator of
+  // Compute (stream 0) meets compute when both have run for 4: second is then inside its operator
+  // of
   // 3. Second first: it ends at 5, first's 10 and second's last 10 at 15.
   const std::vector<SlotOperator> first = {{1, 4}, {0, 10}};
   const std::vector<SlotOperator> second = {{2, 2}, {0, 3}, {3, 10}};
