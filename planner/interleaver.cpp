@@ -74,13 +74,14 @@ struct Interleaver::Workspace {
 
   // --- states: [position of each queue as its next step][end of each queue's last step][free of
   // each stream][work left on it][ends that others wait for], then one word each for the memory in
-  // use, the bound, the idle time and the node ---
+  // use, the bound, the idle time, the node and a hash of the positions ---
   std::size_t ready_at = 0, free_at = 0, left_at = 0, signal_at = 0, level_at = 0, stride = 0;
   std::vector<std::int64_t> states;
   std::vector<std::int64_t> next_states;
   std::vector<Candidate> candidates;
-  std::vector<std::int32_t> table;      // hash of positions -> last state with it, or -1
-  std::vector<std::int32_t> same_slot;  // [state]: the one before it in the table
+  std::vector<std::int32_t> table;        // hash of positions -> last state with it, or -1
+  std::vector<std::uint64_t> queue_hash;  // [queue]: what one step adds to the hash
+  std::vector<std::int32_t> same_slot;    // [state]: the one before it in the table
   struct Node {
     std::int32_t parent = -1;
     std::int32_t step = -1;
@@ -400,8 +401,7 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
   const std::int64_t* const signal = state + signal_at;
   const std::int64_t level = state[level_at];
 
-  available.clear();
-  starts.clear();
+  std::size_t num_available = 0;
   std::int64_t highest = level;
   for (std::int32_t q = 0; q < num_queues() && memory.is_set(); ++q) {
     if (state[q] < queue_end(q)) highest += rise[static_cast<std::size_t>(state[q])];
@@ -429,20 +429,21 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
       // Alone on its stream and taking no memory: nothing is gained by waiting.
       if (users[index(step.stream)] == 1 && step.before_bytes <= 0 &&
           step.before_bytes + step.after_bytes <= 0) {
-        available.assign(1, s);
-        starts.assign(1, start);
+        available[0] = s;
+        starts[0] = start;
+        num_available = 1;
         break;
       }
     }
-    available.push_back(s);
-    starts.push_back(start);
+    available[num_available] = s;
+    starts[num_available++] = start;
     if (start + step.duration < first_end) {
       first_end = start + step.duration;
       stream = step.stream;
     }
   }
 
-  for (std::size_t i = 0; i < available.size(); ++i) {
+  for (std::size_t i = 0; i < num_available; ++i) {
     const Step& step = steps[index(available[i])];
     if (!limit_binds && step.stream != stream) continue;
     if (!(limit_binds && tries_all) && starts[i] >= first_end &&
@@ -499,14 +500,16 @@ bool Interleaver::Workspace::keep(const Candidate& candidate, std::int32_t kept)
   state[level_at + 1] = candidate.bound;
   state[level_at + 2] = candidate.idle;
 
-  std::uint64_t hash = 0;
-  for (std::int32_t q = 0; q < num_queues(); ++q) {
-    hash = (hash ^ static_cast<std::uint64_t>(state[q])) * 0x9e3779b97f4a7c15ULL;
-  }
+  const std::uint64_t hash =
+      static_cast<std::uint64_t>(state[level_at + 4]) + queue_hash[index(step.queue)];
+  state[level_at + 4] = static_cast<std::int64_t>(hash);
   std::int32_t& slot = table[static_cast<std::size_t>(hash >> 32) & (table.size() - 1)];
   for (std::int32_t other = slot; other >= 0; other = same_slot[index(other)]) {
     const std::int64_t* const o = &next_states[index(other) * stride];
-    if (std::equal(o, o + num_queues(), state) && dominates(o, state)) return false;
+    if (o[level_at + 4] == state[level_at + 4] && std::equal(o, o + num_queues(), state) &&
+        dominates(o, state)) {
+      return false;
+    }
   }
   same_slot[index(kept)] = slot;
   slot = kept;
@@ -525,7 +528,10 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
   left_at = free_at + streams;
   signal_at = left_at + streams;
   level_at = signal_at + waiter_begin.size() - 1;
-  stride = level_at + 4;
+  stride = level_at + 5;
+  queue_hash.resize(queues);
+  std::uint64_t power = 1;
+  for (std::uint64_t& hash : queue_hash) hash = power *= 0x9e3779b97f4a7c15ULL;
   states.resize(std::max(states.size(), width * stride));
   next_states.resize(std::max(next_states.size(), (width + 1) * stride));
   states.resize(next_states.size());
@@ -540,13 +546,21 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
   states[level_at] = memory.held_bytes;
   states[level_at + 3] = -1;
   nodes.clear();
+  available.resize(queues);
+  starts.resize(queues);
 
   Pass pass;
   std::int32_t alive = 1;
   for (std::size_t level = 0; level < steps.size(); ++level) {
     candidates.clear();
-    for (std::int32_t parent = 0; parent < alive; ++parent) expand(parent, incumbent);
-    result.nodes += static_cast<std::int64_t>(candidates.size());
+    // Every level may spend an equal share of the work that is left, its best states first.
+    const std::int64_t share = std::max<std::int64_t>(0, max_nodes - result.nodes) /
+                               static_cast<std::int64_t>(steps.size() - level);
+    std::int32_t parent = 0;
+    do expand(parent, incumbent);
+    while (++parent < alive && std::ssize(candidates) < share);
+    pass.cut |= parent < alive;
+    result.nodes += std::ssize(candidates);
     std::sort(candidates.begin(), candidates.end());
     std::fill(table.begin(), table.end(), -1);
     alive = 0;
@@ -558,10 +572,6 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
       if (keep(candidate, alive)) ++alive;
     }
     if (alive == 0) return pass;
-    if (result.nodes > max_nodes) {
-      pass.cut = true;
-      return pass;
-    }
     states.swap(next_states);
   }
   // Its bound is its makespan: nothing is left to do.
@@ -665,7 +675,6 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) 
   tries_all = false;
   bool proven = result.makespan_ns == result.bound_ns;
   for (std::int64_t width = 1; !proven && result.nodes < limit.nodes;) {
-    const std::int64_t before = result.nodes;
     left_out = false;
     const Pass pass = search(static_cast<std::size_t>(width), result.makespan_ns, limit.nodes);
     if (pass.makespan < result.makespan_ns) {
@@ -678,12 +687,11 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) 
       continue;
     }
     if (!pass.cut) break;
-    // As much wider as the work left allows, if a pass costs in proportion to its width.
-    const std::int64_t spent = std::max<std::int64_t>(result.nodes - before, 1);
-    const std::int64_t wider =
-        std::min(width * kWidening, width * (limit.nodes - result.nodes) / spent);
-    if (wider <= width) break;
-    width = wider;
+    // The last pass is as wide as the work left allows.
+    const std::int64_t rest = (limit.nodes - result.nodes) / std::ssize(steps);
+    if (rest <= width) break;
+    width *= kWidening;
+    if (width * kWidening > rest) width = rest;
   }
   const bool none = result.makespan_ns == kNever;
   if (none) {

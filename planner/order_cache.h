@@ -7,7 +7,11 @@
 //   the limit leaves is rounded down: an order within the bucket's memory is within that of every
 //   slot in it, and roundings do not add up along a chain.
 //
-// So a shared order is always legal, and it depends on the bucket alone: what was asked before, how
+// Coarse buckets cost little: on random slots of 62 operators three bits make them 0.1 to 0.3 %
+// longer, two bits 0.8 %, one bit 4 %. But every operator must fall into its bucket: where each
+// varies by itself by more than about a hundredth, few slots share.
+//
+// A shared order is always legal, and it depends on the bucket alone: what was asked before, how
 // much is remembered and how many threads ask cannot change it. Where rounded memory leaves no
 // order the slot is solved as it is.
 #pragma once
@@ -22,7 +26,7 @@
 namespace tidemark {
 
 struct Bucketing {
-  std::int32_t duration_bits = 4;  // 8 to 15 times a power of two: at most an eighth is lost
+  std::int32_t duration_bits = 3;  // 4 to 7 times a power of two: less than a fifth is cut off
   std::int32_t byte_shift = 20;    // the unit of memory is 2^byte_shift bytes
 };
 

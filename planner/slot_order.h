@@ -73,7 +73,7 @@ struct SlotProblem {
 
 // What a search may spend: partial orders looked at.
 struct WorkLimit {
-  std::int64_t nodes = 1 << 13;
+  std::int64_t nodes = 6 << 10;
 };
 
 enum class SolveStatus : std::uint8_t {

@@ -4,12 +4,17 @@
 // the origin to the far corner that goes right, up, or diagonally (both chains run); its length is
 // the makespan. Two operators of one stream span a rectangle that the path may not enter.
 //
-//   second                   From a corner where both chains start afresh the path goes diagonally
-//     ^   .  .  . [  ] .     until it hits a rectangle, then passes it by one of two corners: above
-//     |   .  A--------.      (A, the second chain's operator first) or below (B). From v to a
-//     corner |   . /[####]  .       it takes max(dx, dy): the chain that is ahead waits at a grid
-//     line, |   v  [####]B .       which no rectangle contains. Relaxing B from the point where the
-//     +--------------> first diagonal hit would wait too late.
+//   second
+//     ^   .  .  .  .
+//     |   .  A----.
+//     |   . /|####|
+//     |   v  |####B
+//     +---------------> first
+//
+// From a point v where both chains start afresh the path goes diagonally until it hits a rectangle,
+// and passes it at A (the second chain's operator first) or at B. Either takes max(dx, dy) from v:
+// the chain that is ahead waits on a grid line, inside no rectangle. From where the diagonal hits,
+// B would be out of reach, since second has already begun what it should have held back.
 //
 // A shortest path over grid points, each with one diagonal walk: O(n m) walks at most, most of them
 // a few cells long.

@@ -62,7 +62,7 @@ BENCHMARK(BM_InterleaveWithMemory)->Arg(WorkLimit{}.nodes)->Unit(benchmark::kMic
 
 void cached(benchmark::State& state, bool memory) {
   const std::vector<SlotProblem> problems = slots(memory);
-  OrderCache cache({2048}, {4, 2});
+  OrderCache cache({}, {3, 2});
   for (const SlotProblem& p : problems) cache.order(p);
   std::size_t i = 0;
   for (auto _ : state) {

@@ -149,20 +149,24 @@ TEST(Interleaver, OfThreeChainsWithMemoryIsWithinThreePercentOfTheOptimum) {
   EXPECT_LE(g.quantile(0.95), 3);
 }
 
-// Durations that wander by up to 3 % from microbatch to microbatch.
+// Exchanges that take up to 2 % more or less from microbatch to microbatch.
 TEST(OrderCache, IsAlwaysLegalAndLosesLittle) {
-  OrderCache cache({}, {2, 4});
+  OrderCache cache({}, {3, 4});
   Interleaver interleaver;
   double shared_ns = 0;
   double own_ns = 0;
   for (std::uint64_t seed = 1; seed <= kSlots; ++seed) {
-    const SlotProblem base = random_slot_with_memory(seed, {}, 0.5);
+    SlotProblem problem = random_slot_with_memory(seed, {}, 0.5);
+    const SlotProblem base = problem;
     Rng rng(seed);
     for (int microbatch = 0; microbatch < 8; ++microbatch) {
-      SlotProblem problem = base;
-      const std::int64_t permille = rng.between(970, 1030);
-      for (Chain& chain : problem.chains) {
-        for (SlotOperator& o : chain.operators) o.duration_ns = o.duration_ns * permille / 1000;
+      const std::int64_t permille = rng.between(980, 1020);
+      for (std::size_t c = 0; c < base.chains.size(); ++c) {
+        for (std::size_t i = 0; i < base.chains[c].operators.size(); ++i) {
+          const SlotOperator& o = base.chains[c].operators[i];
+          if (o.stream != 1) continue;
+          problem.chains[c].operators[i].duration_ns = o.duration_ns * permille / 1000;
+        }
       }
       const StreamOrder& shared = cache.order(problem);
       ASSERT_THAT(check_order(problem, shared), IsEmpty()) << "seed " << seed;
@@ -173,7 +177,8 @@ TEST(OrderCache, IsAlwaysLegalAndLosesLittle) {
   const auto asked = static_cast<double>(cache.hits() + cache.misses());
   std::cout << "hit rate " << static_cast<double>(cache.hits()) / asked << ", longer by "
             << 100 * (shared_ns / own_ns - 1) << " %\n";
-  EXPECT_LE(shared_ns / own_ns, 1.03);
+  EXPECT_GT(cache.hits(), cache.misses());
+  EXPECT_LE(shared_ns / own_ns, 1.01);
 }
 
 TEST(ExactOrder, EqualsExhaustiveSearch) {
