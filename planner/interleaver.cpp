@@ -426,14 +426,6 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
       const std::int64_t peak =
           level + std::max(step.before_bytes, step.before_bytes + step.after_bytes);
       if (peak > memory.limit_bytes) continue;
-      // Alone on its stream and taking no memory: nothing is gained by waiting.
-      if (users[index(step.stream)] == 1 && step.before_bytes <= 0 &&
-          step.before_bytes + step.after_bytes <= 0) {
-        available[0] = s;
-        starts[0] = start;
-        num_available = 1;
-        break;
-      }
     }
     available[num_available] = s;
     starts[num_available++] = start;

@@ -10,12 +10,16 @@
 // - Of what can be issued next, the operator that would end first names a stream, and only
 //   operators of that stream which could start before that end are tried: some shortest order is
 //   among the "active" ones that this yields (B. Giffler, G. L. Thompson, Operations Research 8,
-//   1960). While the memory limit can still bind, everything that fits is tried instead.
+//   1960). While the memory limit can still bind, other streams' operators that could start before
+//   that end are tried too; in the end everything that fits, if there is work left for a proof. The
+//   serial orders are tried first, so one is found where the chains fit one after the other.
 // - Of two states with equal positions one whose streams, chains and pending results are all free
 //   no later makes the other needless.
 // - A state's bound is max(the tails of its next operators, the work left on its streams). The beam
 //   keeps the lowest bounds, ties by the time that streams have idled. It is widened until an order
-//   meets the lower bound, nothing was cut off (then the order is optimal) or the work is spent.
+//   meets the lower bound, nothing was cut off (then the order is optimal, if the queues of
+//   floating operators cost nothing) or the work is spent, of which every level gets an equal
+//   share.
 // - Consecutive operators of one chain are one step where their stream has no other user, nothing
 //   waits for the inner ones and there is no memory limit: splitting them could not change a time.
 //
