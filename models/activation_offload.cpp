@@ -1,6 +1,7 @@
 #include "models/activation_offload.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -105,17 +106,45 @@ class Offloader {
     return op;
   }
 
+  StorageId offload_event(const Group& group) {
+    graph_.storages.push_back({std::string("offload_event.") + name_of(group.where.module),
+                               {},
+                               group.where.layer,
+                               StorageRole::kTemporary});
+    return StorageId(std::ssize(graph_.storages) - 1);
+  }
+
+  // Compute waits for a copy (_drain_offload_pending).
+  static Operator wait(const Group& group, StorageId event) {
+    Operator op;
+    op.name = std::string("offload_wait.") + name_of(group.where.module);
+    op.work = StreamingWork{};
+    op.layer = group.where.layer;
+    op.reads = {event};
+    return op;
+  }
+
   void change_chunk(Chunk& chunk, const std::vector<Group>& groups,
                     const std::vector<bool>& selected, std::vector<Operator>& forward,
                     std::vector<Operator>& backward) {
     Insertions offloads;
     Insertions reloads;
+    std::map<OffloadModule, std::vector<StorageId>>
+        copied;                     // what each copy leaves when it is done
     std::vector<Operator> waiting;  // reloads, the last to run first
     for (std::size_t i = 0; i < groups.size(); ++i) {
       if (!selected[i]) continue;
       const Group& group = groups[i];
       const std::int32_t done = group.where.forward.end;
       offloads.emplace(done, copy(group, true, group.saved));
+      if (const auto& limit = job_.options.offload.max_inflight) {
+        std::vector<StorageId>& of_module = copied[group.where.module];
+        of_module.push_back(offload_event(group));
+        std::prev(offloads.upper_bound(done))->second.writes = {of_module.back()};
+        if (std::ssize(of_module) > *limit) {
+          offloads.emplace(done, wait(group, of_module.end()[-1 - *limit]));
+        }
+      }
       std::map<StorageId, StorageId> reloaded;
       std::vector<StorageId> back;
       for (StorageId s : group.saved) {

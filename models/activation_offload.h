@@ -10,6 +10,8 @@
 //
 // The first reload of a chunk is issued when its backward begins. Megatron issues it when the
 // backward before ends: a slot earlier, so one group's bytes are missing here in the slot between.
+// With a limit of copies in flight, compute waits after each copy for the one so many before it, of
+// the same module; Megatron counts on across slots, here each slot begins with none.
 // On the last virtual stage, whose backward follows at once, the last group of each module stays.
 #pragma once
 

@@ -17,7 +17,9 @@ void validate_recompute(const Job& job, const Refuse& refuse) {
     if (full->num_layers < 1) {
       refuse("recompute_num_layers", std::to_string(full->num_layers), "an integer >= 1");
     }
-    if (r != SelectiveRecompute{}) {
+    SelectiveRecompute modules = r;
+    modules.activation_function = false;  // of the layers that are not checkpointed
+    if (modules != SelectiveRecompute{}) {
       refuse("recompute_modules", "given", "no modules beside recompute_granularity full");
     }
   }
@@ -26,6 +28,9 @@ void validate_recompute(const Job& job, const Refuse& refuse) {
   }
   if (r.shared_experts && job.options.moe_shared_expert_overlap) {
     refuse("recompute_modules", "shared_experts", "moe_shared_expert_overlap off beside it");
+  }
+  if (r.activation_function && !job.model.has_dense_layers()) {
+    refuse("recompute_activation_function", "true", "a model with dense layers");
   }
   if (!has_moe && (r.moe || r.moe_act)) {
     refuse("recompute_modules", r.moe ? "moe" : "moe_act", "no such module without experts");

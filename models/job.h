@@ -65,6 +65,10 @@ struct OptimizerOptions {
   std::int64_t main_param_bytes = 4;  // kept by the optimizer, per parameter
   std::int64_t exp_avg_bytes = 4;
   std::int64_t exp_avg_sq_bytes = 4;
+  // The step makes fp32 copies of the gradients it owns, which live until the next iteration
+  // (distrib_optimizer.py _copy_model_grads_to_main_grads: where the buffer is not fp32 and
+  // FusedAdam does not read it as it is).
+  bool fp32_grad_copies = false;
 };
 
 // Activation recomputation (--recompute-granularity and its companions).
@@ -85,7 +89,8 @@ struct SelectiveRecompute {
   bool moe = false;
   bool moe_act = false;
   bool shared_experts = false;
-  bool mlp_act = false;  // of dense layers, inside the second linear (Kwai)
+  bool mlp_act = false;              // of dense layers, inside the second linear (Kwai)
+  bool activation_function = false;  // of dense layers, output discarded (Hygon)
   friend constexpr bool operator==(const SelectiveRecompute&, const SelectiveRecompute&) = default;
 };
 
@@ -109,6 +114,9 @@ struct FineGrainedOffload {
   std::vector<OffloadModule> modules;
   std::int64_t min_tensor_elements = 1 << 20;  // --min-offloaded-tensor-size
   double fraction = 1;                         // of a chunk's groups, the earlier ones
+  // --fine-grained-offloading-max-inflight-offloads: copies of one module that compute may be ahead
+  // of; empty: any number.
+  std::optional<std::int64_t> max_inflight;
 
   bool offloads(OffloadModule module) const {
     return std::find(modules.begin(), modules.end(), module) != modules.end();

@@ -200,6 +200,8 @@ void read_offload(JsonReader& in, FineGrainedOffload& offload) {
   read_size(in, "min_offloaded_tensor_size", kSize, offload.min_tensor_elements);
   offload.fraction =
       in.optional_number("activation_offload_fraction", {0, 1}).value_or(offload.fraction);
+  offload.max_inflight =
+      in.optional_integer("fine_grained_offloading_max_inflight_offloads", kLayers);
 }
 
 void read_options(JsonReader& in, TrainingOptions& o) {
@@ -208,6 +210,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_size(in, "main_param_bytes", kElementBytes, o.optimizer.main_param_bytes);
   read_size(in, "exp_avg_bytes", kElementBytes, o.optimizer.exp_avg_bytes);
   read_size(in, "exp_avg_sq_bytes", kElementBytes, o.optimizer.exp_avg_sq_bytes);
+  read_switch(in, "fp32_grad_copies", o.optimizer.fp32_grad_copies);
   read_switch(in, "gradient_accumulation_fusion", o.gradient_accumulation_fusion);
   read_switch(in, "overlap_grad_reduce", o.overlap_grad_reduce);
   read_switch(in, "overlap_param_gather", o.overlap_param_gather);
@@ -234,6 +237,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "moe_shared_expert_overlap", o.moe_shared_expert_overlap);
   read_switch(in, "moe_router_force_load_balancing", o.moe_router_force_load_balancing);
   o.quantize_comm_bits = in.optional_integer("quant_comm_bits", {8, 8});
+  read_switch(in, "recompute_activation_function", o.recompute.activation_function);
   read_switch(in, "kaimm_recompute_norm", o.recompute.layernorm);
   read_switch(in, "kaimm_recompute_mlp_activation_func", o.recompute.mlp_act);
   o.offload_ratio =
@@ -269,6 +273,7 @@ std::string section_of(const std::string& key) {
                                                  "activation_offload_fraction",
                                                  "attention_backend",
                                                  "recompute_num_layers",
+                                                 "recompute_activation_function",
                                                  "kaimm_recompute_mlp_activation_func",
                                                  "kaimm_offload_activation_ratio"};
   if (key == "fork") return "/frameworks/";
@@ -305,7 +310,9 @@ void write_recompute(const TrainingOptions& o, nlohmann::ordered_json& j) {
         o.full_recompute->method == RecomputeMethod::kBlock ? "block" : "uniform";
     j["recompute_num_layers"] = o.full_recompute->num_layers;
   }
-  if (o.recompute == SelectiveRecompute{}) return;
+  SelectiveRecompute modules = o.recompute;
+  modules.activation_function = false;
+  if (modules == SelectiveRecompute{}) return;
   j["recompute_granularity"] = "selective";
   for (const auto& [module, name] : kRecomputeModules) {
     if (o.recompute.*module) j["recompute_modules"].push_back(name);
@@ -319,6 +326,9 @@ void write_offload(const FineGrainedOffload& offload, nlohmann::ordered_json& j)
   }
   j["min_offloaded_tensor_size"] = offload.min_tensor_elements;
   j["activation_offload_fraction"] = offload.fraction;
+  if (offload.max_inflight) {
+    j["fine_grained_offloading_max_inflight_offloads"] = *offload.max_inflight;
+  }
 }
 
 nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
@@ -328,6 +338,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["main_param_bytes"] = o.optimizer.main_param_bytes;
   j["exp_avg_bytes"] = o.optimizer.exp_avg_bytes;
   j["exp_avg_sq_bytes"] = o.optimizer.exp_avg_sq_bytes;
+  if (o.optimizer.fp32_grad_copies) j["fp32_grad_copies"] = true;
   j["gradient_accumulation_fusion"] = o.gradient_accumulation_fusion;
   j["overlap_grad_reduce"] = o.overlap_grad_reduce;
   j["overlap_param_gather"] = o.overlap_param_gather;
@@ -354,6 +365,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["moe_shared_expert_overlap"] = o.moe_shared_expert_overlap;
   j["moe_router_force_load_balancing"] = o.moe_router_force_load_balancing;
   if (o.quantize_comm_bits) j["quant_comm_bits"] = *o.quantize_comm_bits;
+  if (o.recompute.activation_function) j["recompute_activation_function"] = true;
   if (o.recompute.layernorm) j["kaimm_recompute_norm"] = true;
   if (o.recompute.mlp_act) j["kaimm_recompute_mlp_activation_func"] = true;
   if (o.offload_ratio > 0) j["kaimm_offload_activation_ratio"] = o.offload_ratio;

@@ -21,7 +21,8 @@ constexpr std::string_view kModelledSwitches = R"(
   moe_pad_expert_input_to_capacity moe_permute_fusion moe_router_force_load_balancing
   moe_router_fusion moe_shared_expert_gate moe_shared_expert_overlap multi_latent_attention
   overlap_ep_comm_with_split_attn overlap_grad_reduce overlap_moe_expert_parallel_comm
-  overlap_p2p_comm overlap_param_gather qk_layernorm save_flux_gather_input sequence_parallel
+  overlap_p2p_comm overlap_param_gather qk_layernorm recompute_activation_function
+  save_flux_gather_input sequence_parallel
   squared_relu swiglu tp_comm_overlap untie_embeddings_and_output_weights use_bridge
   use_distributed_optimizer use_intra_ep use_precision_aware_optimizer use_qk_norm use_quantize_comm
   use_rotary_position_embeddings
@@ -29,7 +30,8 @@ constexpr std::string_view kModelledSwitches = R"(
 
 // `nnodes` and `nproc_per_node` are torchrun's: together they are the world size.
 constexpr std::string_view kModelledValues = R"(
-  activation_offload_fraction min_offloaded_tensor_size
+  activation_offload_fraction fine_grained_offloading_max_inflight_offloads
+  min_offloaded_tensor_size
   attention_backend context_parallel_size cross_entropy_fusion_impl data_parallel_size
   ddp_bucket_size decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers exp_avg_dtype
   exp_avg_sq_dtype expert_model_parallel_size expert_tensor_parallel_size extra_vocab_size
@@ -200,7 +202,7 @@ constexpr std::string_view kIrrelevantValues = R"(
   pipeline_model_parallel_comm_backend pretrained_checkpoint profile_dir profile_step_end
   profile_step_start qk_clip_alpha qk_clip_threshold quant_group_size quant_scale_dtype
   query_in_block_prob rank rank_adjust_window_size rdzv_backend rdzv_endpoint rdzv_id
-  recompute_activation_function_num_layers refit_method relative_attention_max_distance
+  refit_method relative_attention_max_distance
   relative_attention_num_buckets replication_factor replication_jump rerun_mode
   result_rejected_tracker_filename retriever_seq_length retro_attention_gate
   retro_cyclic_train_iters retro_encoder_attention_dropout retro_encoder_hidden_dropout
@@ -240,9 +242,12 @@ struct NotModelled {
   std::string_view name;
   Arity arity;
   std::string_view accepted;
+  std::string_view reason = {};  // where a user would want to know
 };
 
 constexpr NotModelled kNotModelled[] = {
+    {"activation_func_fp8_input_store", Arity::kSwitch, "",
+     "the input that the activation function keeps is taken to be bf16"},
     {"activation_func_clamp_value", Arity::kValue, ""},
     {"apply_residual_connection_post_layernorm", Arity::kSwitch, ""},
     {"attention_output_gate", Arity::kSwitch, ""},
@@ -265,7 +270,9 @@ constexpr NotModelled kNotModelled[] = {
     {"defer_embedding_wgrad_compute", Arity::kSwitch, ""},
     {"delay_1f1b_cooldown_wgrad_compute", Arity::kSwitch, ""},
     {"delay_wgrad_compute", Arity::kSwitch, ""},
-    {"delta_offload_bytes_across_pp_ranks", Arity::kValue, ""},
+    {"delta_offload_bytes_across_pp_ranks", Arity::kValue, "",
+     "it keeps groups of the first microbatches alone, and here all microbatches of a stage have "
+     "the same operators"},
     {"disable_backward_fusion", Arity::kSwitch, ""},
     {"disable_jit_fuser", Arity::kSwitch, ""},
     {"distribute_saved_activations", Arity::kSwitch, ""},
@@ -280,7 +287,6 @@ constexpr NotModelled kNotModelled[] = {
     {"experimental_attention_variant", Arity::kValue, ""},
     {"export_moe_imbalance_ratio", Arity::kSwitch, ""},
     {"external_cuda_graph", Arity::kSwitch, ""},
-    {"fine_grained_offloading_max_inflight_offloads", Arity::kValue, ""},
     {"flux_transpose_weight", Arity::kSwitch, ""},
     {"force_fp8_ctx", Arity::kSwitch, ""},
     {"fp16", Arity::kSwitch, ""},
@@ -288,6 +294,8 @@ constexpr NotModelled kNotModelled[] = {
     {"fp32_residual_connection", Arity::kSwitch, ""},
     {"fp4", Arity::kValue, ""},
     {"fp4_param", Arity::kSwitch, ""},
+    {"fp8_dot_product_attention", Arity::kSwitch, ""},
+    {"fp8_multi_head_attention", Arity::kSwitch, ""},
     {"fused_residual_rmsnorm", Arity::kSwitch, ""},
     {"glu_linear_offset", Arity::kValue, ""},
     {"grad_comp", Arity::kSwitch, ""},
@@ -350,7 +358,7 @@ constexpr NotModelled kNotModelled[] = {
     {"qk_l2_norm", Arity::kSwitch, ""},
     {"quick_geglu", Arity::kSwitch, ""},
     {"rampup_batch_size", Arity::kList, ""},
-    {"recompute_activation_function", Arity::kSwitch, ""},
+    {"recompute_activation_function_num_layers", Arity::kValue, ""},
     {"recompute_ffn", Arity::kSwitch, ""},
     {"recompute_in_advance", Arity::kSwitch, ""},
     {"recompute_in_bubble", Arity::kSwitch, ""},
@@ -365,7 +373,9 @@ constexpr NotModelled kNotModelled[] = {
     {"softmax_type", Arity::kValue, "vanilla"},
     {"spec", Arity::kList, ""},
     {"specify_layers", Arity::kList, ""},
-    {"swap_attention", Arity::kSwitch, ""},
+    {"swap_attention", Arity::kSwitch, "",
+     "one stream copies both ways and storages are emptied when the next layer begins; "
+     "fine_grained_activation_offloading of the same modules is modelled"},
     {"sync_free_moe", Arity::kSwitch, ""},
     {"te_precision_config_file", Arity::kValue, ""},
     {"transformer_impl", Arity::kValue, "transformer_engine"},
@@ -441,7 +451,7 @@ void add_words(Table& table, std::string_view words, ArgumentClass kind, Arity a
   for (std::size_t at = words.find_first_not_of(kSpace); at != std::string_view::npos;
        at = words.find_first_not_of(kSpace, at)) {
     const std::size_t end = std::min(words.find_first_of(kSpace, at), words.size());
-    table.emplace(words.substr(at, end - at), ArgumentInfo{kind, arity, ""});
+    table.emplace(words.substr(at, end - at), ArgumentInfo{kind, arity, "", ""});
     at = end;
   }
 }
@@ -456,7 +466,7 @@ const Table& table() {
     add_words(t, kIrrelevantValues, ArgumentClass::kIrrelevant, Arity::kValue);
     add_words(t, kIrrelevantLists, ArgumentClass::kIrrelevant, Arity::kList);
     for (const NotModelled& n : kNotModelled) {
-      t.emplace(n.name, ArgumentInfo{ArgumentClass::kNotModelled, n.arity, n.accepted});
+      t.emplace(n.name, ArgumentInfo{ArgumentClass::kNotModelled, n.arity, n.accepted, n.reason});
     }
     return t;
   }();
@@ -490,7 +500,8 @@ std::string ArgumentInfo::accepted_text() const {
     for (const char c : accepted) list += c == ' ' ? std::string(", ") : std::string(1, c);
     return list + " (anything else is not modelled)";
   }
-  return arity == Arity::kSwitch ? "False (not modelled)" : "None (not modelled)";
+  const std::string why = reason.empty() ? "" : ": " + std::string(reason);
+  return (arity == Arity::kSwitch ? "False (not modelled" : "None (not modelled") + why + ")";
 }
 
 const ArgumentInfo* find_argument(std::string_view name) {

@@ -20,6 +20,7 @@ struct ArgumentInfo {
   ArgumentClass kind;
   Arity arity;
   std::string_view accepted;  // kNotModelled: accepted values; "": whatever means off
+  std::string_view reason;    // kNotModelled: why, or ""
 
   bool accepts(std::string_view value) const;
   // What `accepts`, for an error message.

@@ -310,6 +310,7 @@ OptimizerOptions read_optimizer(ArgumentReader& in, const FrameworkVersions& ver
   const bool bf16_grads = in.choice("main_grads_dtype", kBytes, "fp32") == 2;
   const bool fp32_reduce = in.boolean("accumulate_allreduce_grads_in_fp32") || !bf16_grads;
   o.main_grad_bytes = fp32_reduce && !in.boolean("grad_reduce_in_bf16") ? 4 : 2;
+  o.fp32_grad_copies = o.distributed && o.main_grad_bytes < 4;
   if (!in.boolean("use_precision_aware_optimizer")) return o;
   if (!o.distributed) {
     in.refuse("use_precision_aware_optimizer", "True", "use_distributed_optimizer beside it");
@@ -317,6 +318,15 @@ OptimizerOptions read_optimizer(ArgumentReader& in, const FrameworkVersions& ver
   o.exp_avg_bytes = in.choice("exp_avg_dtype", kBytes, "fp32");
   o.exp_avg_sq_bytes = in.choice("exp_avg_sq_dtype", kBytes, "fp32");
   o.main_param_bytes = in.choice("main_params_dtype", kBytes, "fp32");
+  // OptimizerConfig.use_precision_aware_optimizer_no_fp8_or_ds_fp8, from core 0.13: with a recipe
+  // of FP8 other than delayed scaling, named even if FP8 is off, Megatron keeps fp32 main
+  // parameters.
+  const std::string recipe = in.text("fp8_recipe", "delayed");
+  if (o.main_param_bytes == 4 && versions.megatron_core >= Version{0, 13} && recipe != "delayed" &&
+      recipe != "None") {
+    return o;
+  }
+  o.fp32_grad_copies = false;
   // OptimizerConfig.store_param_remainders is on from TE 2.1: of a 32-bit main parameter only the
   // 16 bits are kept that the bf16 parameter lacks.
   if (o.main_param_bytes == 4 && versions.transformer_engine >= Version{2, 1}) {
@@ -364,7 +374,6 @@ ContextParallelComm read_context_comm(ArgumentReader& in, std::int64_t context_p
   return ContextParallelComm::kPointToPoint;
 }
 
-// TransformerConfig.__post_init__: what goes with which granularity.
 void read_offload(ArgumentReader& in, FineGrainedOffload& offload) {
   if (!in.boolean("fine_grained_activation_offloading")) return;
   const std::vector<std::string> names = list_items(in.text("offload_modules", ""));
@@ -385,8 +394,24 @@ void read_offload(ArgumentReader& in, FineGrainedOffload& offload) {
   offload.min_tensor_elements =
       in.integer_or("min_offloaded_tensor_size", offload.min_tensor_elements);
   offload.fraction = in.number_or("activation_offload_fraction", offload.fraction);
+  offload.max_inflight = in.integer("fine_grained_offloading_max_inflight_offloads", 0);
 }
 
+// Hygon's: the function of dense MLPs, since in hcu_megatron neither TEGroupedMLP nor the shared
+// experts get the layer_number that it asks for. Not beside what its validate_args refuses.
+void read_activation_function(ArgumentReader& in, const ModelSpec& model,
+                              SelectiveRecompute& recompute) {
+  if (!in.boolean("recompute_activation_function")) return;
+  recompute.activation_function = model.has_dense_layers();
+  if (in.text("recompute_granularity", "None") == "selective") {
+    in.refuse("recompute_activation_function", "True", "False with selective recomputation");
+  }
+  if (in.text("recompute_method", "None") == "uniform") {
+    in.refuse("recompute_activation_function", "True", "False with uniform recomputation");
+  }
+}
+
+// TransformerConfig.__post_init__: what goes with which granularity.
 void read_recompute(ArgumentReader& in, TrainingOptions& o) {
   const std::string granularity = in.text("recompute_granularity", "None");
   if (granularity == "None") return;
@@ -456,6 +481,9 @@ void warn_of_approximations(ArgumentReader& in, Job& job) {
   if (in.boolean("tp_comm_overlap")) {
     warn("tp_comm_overlap is not modelled: memory and time as without it");
   }
+  if (in.boolean("recompute_activation_function") && job.model.moe) {
+    warn("recompute_activation_function: of dense layers; Hygon's code does not reach experts");
+  }
   if (job.options.overlap_moe_expert_parallel_comm) {
     warn(
         "overlap_moe_expert_parallel_comm: its longer warm-up is modelled, that operators of a "
@@ -514,6 +542,7 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
   o.create_attention_mask_in_dataloader = in.boolean("create_attention_mask_in_dataloader", true);
   o.hidden_dropout = in.number_or("hidden_dropout", 0.1);
   read_recompute(in, o);
+  read_activation_function(in, job.model, o.recompute);
   read_offload(in, o.offload);
   const ParallelLayout& l = job.layout;
   if (l.virtual_pipeline > 1) {

@@ -17,14 +17,22 @@ StorageId mlp_operators(GraphBuilder& g, StorageId input) {
 
   const StorageId normed = norm(g, "linear_fc1.layer_norm", input, job.sharded_tokens(), h);
   const StorageId hidden = column_linear(g, "linear_fc1", normed, h, fc1_width);
-  const StorageId activated = elementwise(g,
-                                          {.name = "activation",
-                                           .out_bytes = {out, 0},
-                                           .forward_traffic = {in + out, 0},
-                                           .backward_traffic = {2 * in + out, 0},
-                                           .saves_input = true},
-                                          hidden);
-  return row_linear(g, "linear_fc2", activated, f, h);
+  const auto activate = [=](GraphBuilder& b) {
+    return std::vector{elementwise(b,
+                                   {.name = "activation",
+                                    .out_bytes = {out, 0},
+                                    .forward_traffic = {in + out, 0},
+                                    .backward_traffic = {2 * in + out, 0},
+                                    .saves_input = true},
+                                   hidden)};
+  };
+  if (!job.options.recompute.activation_function) {
+    return row_linear(g, "linear_fc2", activate(g)[0], f, h);
+  }
+  const GraphBuilder::DiscardedOutput activated = g.checkpoint_without_output(activate);
+  const StorageId result = row_linear(g, "linear_fc2", activated.outputs()[0], f, h);
+  g.discard_and_recompute(activated);
+  return result;
 }
 
 }  // namespace

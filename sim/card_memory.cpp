@@ -21,6 +21,7 @@ struct SegmentRefused {
 };
 
 constexpr std::int64_t kBf16Bytes = 2;
+constexpr std::int64_t kFp32Bytes = 4;
 
 constexpr int kMainPool = 0;
 constexpr int kSidePool = 1;    // of the shared expert's stream
@@ -135,7 +136,27 @@ class Replay {
     }
   }
 
+  // Returns: the bytes of its blocks.
+  Bytes copy_gradients() {
+    const Bytes before = allocator_.allocated();
+    if (!card_.job.options.optimizer.fp32_grad_copies) return {};
+    for (std::int64_t c = 0; c < card_.job.layout.virtual_pipeline; ++c) {
+      const std::int64_t virtual_stage = card_.job.layout.virtual_stage(card_.stage, c);
+      for (const GradientBuffer& buffer :
+           gradient_buffers(card_.job, virtual_stage, card_.optimizer_rank)) {
+        for (std::int64_t piece : buffer.owned_pieces) {
+          gradient_copies_.push_back(allocate(kFp32Bytes * piece));
+        }
+      }
+    }
+    return allocator_.allocated() - before;
+  }
+
   void iterate() {
+    for (const CachingAllocator::Handle copy : std::exchange(gradient_copies_, {})) {
+      allocator_.release(copy);
+    }
+    peak_in_pass_ = allocator_.allocated();
     for (StorageId s : card_.sequence.carried_over) {
       left_over_[s.index()] = std::exchange(slot(s.value, microbatches_ - 1), kDead);
     }
@@ -149,6 +170,7 @@ class Replay {
         reuse_finished();
         slot(e.storage, e.microbatch) =
             allocate(bytes(e), uses_[static_cast<std::size_t>(e.storage)].pool);
+        peak_in_pass_ = std::max(peak_in_pass_, allocator_.allocated());
       } else if (e.microbatch == kPreviousIteration) {
         release(e.storage, left_over_[static_cast<std::size_t>(e.storage)]);
       } else {
@@ -163,6 +185,7 @@ class Replay {
 
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t event() const { return event_; }
+  Bytes peak_in_pass() const { return peak_in_pass_; }
 
  private:
   static constexpr CachingAllocator::Handle kDead = -1;
@@ -261,6 +284,8 @@ class Replay {
   std::vector<CachingAllocator::Handle> live_;       // [microbatch][storage]
   std::vector<CachingAllocator::Handle> left_over_;  // [storage], of the previous iteration
   std::vector<std::int64_t> moe_index_;              // [layer]
+  std::vector<CachingAllocator::Handle> gradient_copies_;
+  Bytes peak_in_pass_;
   std::int64_t event_ = -1;
 
   // Where collectives record streams: the CPU's time, the step and operator it is at, until when
@@ -284,12 +309,15 @@ CardReplay replay_card(const Card& card, Bytes limit) {
     iteration = 1;
     replay.keep(ResidentSince::kFirstUse);
     replay.iterate();
+    out.memory.gradient_copies = replay.copy_gradients();
     replay.keep(ResidentSince::kOptimizerStep);
     out.memory.after_first_iteration = allocator.allocated();
     out.memory.peak_first_iteration = allocator.peak_allocated();
     out.memory.reserved_first_iteration = allocator.peak_reserved();
     iteration = 2;
     replay.iterate();
+    out.memory.peak_in_pass = replay.peak_in_pass();
+    out.memory.gradient_copies = replay.copy_gradients();
     out.memory.after_iteration = allocator.allocated();
     out.memory.peak = allocator.peak_allocated();
     out.memory.reserved = allocator.peak_reserved();

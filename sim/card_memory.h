@@ -3,7 +3,8 @@
 //
 // Start-up as Megatron does it: every weight by itself, the contiguous buffers they move into, then
 // the optimizer's main parameters, each cloned in bf16 first. What libraries and frameworks keep
-// for ever is allocated when the first iteration begins; the moments in its optimizer step.
+// for ever is allocated when the first iteration begins; the moments in its optimizer step, after
+// the fp32 copies of gradients that an optimizer may make, which go when the next iteration begins.
 //
 // Where collectives record streams (see AllocatorConstants), a block that one has used is reused
 // only at the first request that the CPU makes after the communicator has done all it was given
@@ -27,8 +28,12 @@ struct CardMemory {
   Bytes after_iteration;        // of a later one
   Bytes peak_first_iteration;   // allocated, until the end of its optimizer step
   Bytes peak;                   // allocated, ever
+  Bytes peak_in_pass;           // allocated, in a forward or backward of a later iteration
+  Bytes gradient_copies;        // fp32, from the optimizer step to the next iteration
   Bytes reserved_first_iteration;
   Bytes reserved;  // ever
+
+  bool peaks_in_optimizer_step() const { return gradient_copies > Bytes() && peak > peak_in_pass; }
 };
 
 struct OutOfMemory {

@@ -4,7 +4,7 @@
 //   {"schema_version": 1, "claim": "...", "source": "...", "kind": "memory",
 //    "tolerance": {...}, "reason": "why this tolerance", "cases": [...]}
 //
-// `tolerance` and `cases` are the kind's; the kinds are the table in claim_kinds.cpp. Paths are
+// `tolerance` and `cases` are the kind's; the kinds are listed in claims/claim_kinds.inc. Paths are
 // relative to validation/.
 #pragma once
 

@@ -32,8 +32,17 @@ struct Explanation {
   std::vector<Remedy> remedies;
 
   // What PyTorch's allocator counts beyond the blocks of fresh segments.
-  Bytes tails() const { return result.peak_allocated() - result.resident_bytes - live.bytes; }
+  Bytes tails() const {
+    return result.card.memory.peak_in_pass - result.resident_bytes - live.bytes;
+  }
 };
+
+std::string optimizer_step_text(const Explanation& e) {
+  const CardMemory& memory = e.result.card.memory;
+  if (!memory.peaks_in_optimizer_step()) return "";
+  return "The optimizer step lies higher, at " + gib_text(memory.peak) + ": it makes " +
+         gib_text(memory.gradient_copies) + " of fp32 copies of gradients.\n";
+}
 
 std::string peak_text(const Explanation& e) {
   std::string out = "Stage " + std::to_string(e.stage) + " peaks " +
@@ -42,10 +51,10 @@ std::string peak_text(const Explanation& e) {
   if (!e.moment.operator_name.empty()) out += ", operator " + e.moment.operator_name;
   return out + ": " + gib_text(e.result.resident_bytes) + " resident + " + gib_text(e.live.bytes) +
          " live + " + mib_text(e.tails()) +
-         " of block tails = " + gib_text(e.result.peak_allocated()) +
+         " of block tails = " + gib_text(e.result.card.memory.peak_in_pass) +
          ". In the first iteration, without " + gib_text(e.result.moment_bytes) +
          " of optimizer moments, the peak is " +
-         gib_text(e.result.peak_allocated_first_iteration()) + ".\n";
+         gib_text(e.result.peak_allocated_first_iteration()) + ".\n" + optimizer_step_text(e);
 }
 
 std::string resident_text(const Explanation& e) {
@@ -56,8 +65,14 @@ std::string resident_text(const Explanation& e) {
   }
   table.add_row({"left by the last microbatch", grouped_text(e.result.carried_over.value),
                  mib_text(e.result.carried_over), "Megatron's schedule and module state"});
-  table.add_row({"block tails", grouped_text(e.result.tails_after_iteration().value),
-                 mib_text(e.result.tails_after_iteration()), "PyTorch CUDACachingAllocator.cpp"});
+  const Bytes copies = e.result.card.memory.gradient_copies;
+  if (copies > Bytes()) {
+    table.add_row({"fp32 gradients", grouped_text(copies.value), mib_text(copies),
+                   "Megatron distrib_optimizer.py; until the next iteration"});
+  }
+  const Bytes tails = e.result.tails_after_iteration() - copies;
+  table.add_row({"block tails", grouped_text(tails.value), mib_text(tails),
+                 "PyTorch CUDACachingAllocator.cpp"});
   table.add_row({"allocated after an iteration",
                  grouped_text(e.result.allocated_after_iteration().value),
                  mib_text(e.result.allocated_after_iteration()), ""});

@@ -75,11 +75,13 @@ std::string stages_table(const Job& job, const Simulation& simulation) {
   for (std::size_t i = 0; i < simulation.result.stages.size(); ++i) {
     const StageResult& s = simulation.result.stages[i];
     const auto stage = static_cast<std::int64_t>(i);
+    const bool in_step = s.card.memory.peaks_in_optimizer_step();
     table.add_row({std::to_string(i), layers_text(job, stage), grouped_text(s.parameters),
                    gib_text(s.resident_bytes), std::to_string(s.in_flight_peak),
                    gib_text(s.peak_allocated_first_iteration()), gib_text(s.peak_allocated()),
-                   gib_text(s.peak_reserved()), duration_text(SimDuration(s.peak_time_ns)),
-                   peak_moment(simulation, stage).text()});
+                   gib_text(s.peak_reserved()),
+                   in_step ? "end" : duration_text(SimDuration(s.peak_time_ns)),
+                   in_step ? "optimizer step" : peak_moment(simulation, stage).text()});
   }
   return table.text();
 }
@@ -180,7 +182,8 @@ nlohmann::ordered_json stage_json(const Simulation& simulation, std::int64_t sta
   json["peak_reserved_first_iteration_bytes"] = s.peak_reserved_first_iteration().value;
   json["pinned_host_bytes"] = s.host_memory.value;
   json["peak_time_ns"] = s.peak_time_ns;
-  json["peak_in"] = peak_moment(simulation, stage).text();
+  json["peak_in"] = s.card.memory.peaks_in_optimizer_step() ? "optimizer step"
+                                                            : peak_moment(simulation, stage).text();
   json["in_flight_peak"] = s.in_flight_peak;
   json["slots_ns"] = s.times.slots_ns;
   for (std::size_t c = 0; c < kNumTimeClasses; ++c) {

@@ -80,6 +80,7 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages
   } else if (rng.below(3) == 0) {
     SelectiveRecompute& r = o.recompute;
     r = {rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin(), rng.coin()};
+    r.activation_function = model.has_dense_layers() && rng.coin();
     r.mla_up_proj &= model.attention.kind == AttentionKind::kMultiLatent;
     r.moe &= model.moe.has_value();
     r.moe_act &= model.moe.has_value();
@@ -89,6 +90,7 @@ TrainingOptions random_options(Rng& rng, const ModelSpec& model, bool two_stages
   if (!recomputes && rng.coin()) {
     o.offload.min_tensor_elements = rng.pick<std::int64_t>({1, 256, 4096});
     o.offload.fraction = rng.pick({1.0, 0.6});
+    if (rng.coin()) o.offload.max_inflight = rng.between(0, 2);
     for (const OffloadModule module : kOffloadModules) {
       const bool alone =
           module == OffloadModule::kAttnProj && !o.offload.offloads(OffloadModule::kCoreAttn);

@@ -2,7 +2,9 @@
 #include "models/activation_offload.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -88,6 +90,44 @@ TEST(OffloadActivations, BringsEachGroupBackOneGroupEarly) {
   EXPECT_EQ(order[1], "B31");
   EXPECT_EQ(order[2], "R30");
   EXPECT_EQ(order.back(), "B16");
+}
+
+// Layers whose copies compute waits for, by the layer after whose copy it does.
+std::vector<std::pair<std::int32_t, std::int32_t>> waits(std::int64_t max_inflight) {
+  Job job = offloading({OffloadModule::kCoreAttn});
+  job.options.offload.max_inflight = max_inflight;
+  const OperatorGraph graph = build_operator_graph(job, 1);
+  std::vector<std::pair<std::int32_t, std::int32_t>> found;
+  for (std::size_t i = 0; i < graph.forward.size(); ++i) {
+    const Operator& op = graph.forward[i];
+    if (op.name != "offload_wait.core_attn") continue;
+    EXPECT_EQ(graph.forward[i - 1].name, "offload.core_attn");
+    found.emplace_back(graph.forward[i - 1].layer, graph.storages[op.reads.at(0).index()].layer);
+  }
+  return found;
+}
+
+TEST(OffloadActivations, ComputeIsAheadOfAtMostSoManyCopies) {
+  const auto at_once = waits(0);
+  ASSERT_EQ(std::ssize(at_once), kLayers);
+  for (const auto& [after, copy] : at_once) EXPECT_EQ(copy, after);
+  const auto two_later = waits(2);
+  ASSERT_EQ(std::ssize(two_later), kLayers - 2);
+  for (const auto& [after, copy] : two_later) EXPECT_EQ(copy, after - 2);
+  EXPECT_TRUE(waits(kLayers).empty());
+}
+
+TEST(OffloadActivations, WaitingForEachCopyTakesAsLongAsTheCopiesAndFreesNothing) {
+  const HardwareProfile profile = load_hardware_profile("bw1000");
+  const auto run = [&](std::optional<std::int64_t> max_inflight) {
+    Job job = offloading({OffloadModule::kCoreAttn});
+    job.options.offload.max_inflight = max_inflight;
+    return simulate(job, profile, balanced_routing(job)).result;
+  };
+  const SimulationResult ahead = run(std::nullopt);
+  const SimulationResult waiting = run(0);
+  EXPECT_GT(waiting.iteration.time_ns, ahead.iteration.time_ns);
+  EXPECT_EQ(waiting.stages[1].memory.lanes[0].bytes, ahead.stages[1].memory.lanes[0].bytes);
 }
 
 TEST(OffloadActivations, NeedsHostMemoryForAllMicrobatchesInFlight) {

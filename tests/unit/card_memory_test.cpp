@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/gradient_buffers.h"
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
@@ -88,6 +89,28 @@ TEST(ReplayCard, MomentsComeWithTheFirstOptimizerStep) {
   const CardMemory m = card.replay().memory;
   EXPECT_EQ(m.after_first_iteration, m.after_iteration);
   EXPECT_GE(m.peak_first_iteration, m.after_first_iteration);
+}
+
+TEST(ReplayCard, Fp32CopiesOfGradientsLiveFromTheStepToTheNextIteration) {
+  Job job = qwen3_8b();
+  job.options.optimizer.main_grad_bytes = 2;
+  EXPECT_EQ(OneCard(job, 0).replay().memory.gradient_copies, Bytes());
+  job.options.optimizer.fp32_grad_copies = true;
+  Bytes least;
+  Bytes most;
+  for (const GradientBuffer& buffer : gradient_buffers(job, 0)) {
+    for (const std::int64_t piece : buffer.owned_pieces) {
+      least += Bytes(4 * piece);
+      most += Bytes(4 * piece) + 1 * kMiB + Bytes(512);  // the largest tail of a block
+    }
+  }
+  const OneCard card(job, 0);
+  const CardMemory m = card.replay().memory;
+  EXPECT_GE(m.gradient_copies, least);
+  EXPECT_LE(m.gradient_copies, most);
+  EXPECT_GE(m.after_iteration, card.resident_bytes() + least - 8 * kMiB);
+  EXPECT_LE(m.peak_in_pass, card.resident_bytes() + card.activations() + 64 * kMiB);
+  EXPECT_EQ(m.peaks_in_optimizer_step(), m.peak > m.peak_in_pass);
 }
 
 TEST(ReplayCard, OneMicrobatchReplacesWhatTheIterationBeforeLeft) {

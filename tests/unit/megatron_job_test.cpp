@@ -200,6 +200,60 @@ TEST(JobFromMegatron, GradientsReduceInBf16OnRequest) {
             2);
 }
 
+TEST(JobFromMegatron, GradientsThatAreNotFp32AreCopiedUnlessFusedAdamReadsThem) {
+  const auto optimizer = [](const nlohmann::json& more) {
+    const nlohmann::json distributed = {{"use_distributed_optimizer", true}};
+    return read(with(with(dense(), distributed), more)).options.optimizer;
+  };
+  EXPECT_FALSE(optimizer(nlohmann::json::object()).fp32_grad_copies);
+  EXPECT_TRUE(optimizer({{"grad_reduce_in_bf16", true}}).fp32_grad_copies);
+  nlohmann::json aware = {{"use_precision_aware_optimizer", true}, {"main_grads_dtype", "bf16"}};
+  EXPECT_FALSE(optimizer(aware).fp32_grad_copies);
+  EXPECT_EQ(optimizer(aware).main_param_bytes, 2);
+  // A recipe other than delayed scaling turns that off, FP8 or not.
+  aware["fp8_recipe"] = "tensorwise";
+  EXPECT_TRUE(optimizer(aware).fp32_grad_copies);
+  EXPECT_EQ(optimizer(aware).main_param_bytes, 4);
+}
+
+TEST(JobFromMegatron, PrecisionsAreModelledOrRefusedByName) {
+  EXPECT_TRUE(read(with(moe(), {{"moe_router_dtype", "fp32"}})).options.moe_router_fp32);
+  for (const auto& [name, value] : std::vector<std::pair<std::string, nlohmann::json>>{
+           {"moe_router_dtype", "fp64"},
+           {"fp4_format", "e2m1"},
+           {"fp8_format", "hybrid"},
+           {"fp8_dot_product_attention", true},
+           {"fp8_multi_head_attention", true},
+           {"force_fp8_ctx", true},
+           {"activation_func_fp8_input_store", true},
+           {"moe_router_padding_for_fp8", true},
+           {"te_precision_config_file", "precision.yaml"},
+           {"fp16_lm_cross_entropy", true},
+           {"fp32_residual_connection", true},
+           {"fp16", true}}) {
+    EXPECT_THAT(error_of(with(moe(), {{name, value}})), HasSubstr("/" + name + ": ")) << name;
+  }
+}
+
+TEST(JobFromMegatron, RecomputesTheActivationFunctionOfDenseLayers) {
+  const nlohmann::json flag = {{"recompute_activation_function", true}};
+  EXPECT_TRUE(read(with(dense(), flag)).options.recompute.activation_function);
+  const nlohmann::json selective = {{"recompute_granularity", "selective"}};
+  EXPECT_THAT(error_of(with(with(dense(), flag), selective)),
+              HasSubstr("/recompute_activation_function: True"));
+  EXPECT_THAT(
+      error_of(with(with(dense(), flag), {{"recompute_activation_function_num_layers", 2}})),
+      HasSubstr("/recompute_activation_function_num_layers: 2"));
+  EXPECT_THAT(read(with(moe(), flag)).warnings, ElementsAre(HasSubstr("does not reach experts")));
+}
+
+TEST(JobFromMegatron, SaysWhyOffloadsAreNotModelled) {
+  EXPECT_THAT(error_of(with(dense(), {{"swap_attention", true}})),
+              HasSubstr("(not modelled: one stream copies both ways"));
+  EXPECT_THAT(error_of(with(dense(), {{"delta_offload_bytes_across_pp_ranks", 1048576}})),
+              HasSubstr("(not modelled: it keeps groups of the first microbatches alone"));
+}
+
 TEST(JobFromMegatron, TakesCardsFromTheLauncherOrTheCaller) {
   nlohmann::json j = dense();
   j.erase("world_size");
@@ -394,8 +448,10 @@ TEST(JobFromMegatron, ReadsFineGrainedOffloading) {
       with(moe(), {{"fine_grained_activation_offloading", true},
                    {"offload_modules", {"core_attn", "attn_proj", "moe_act"}},
                    {"min_offloaded_tensor_size", 4096},
+                   {"fine_grained_offloading_max_inflight_offloads", 2},
                    {"activation_offload_fraction", 0.5}});
   const FineGrainedOffload offload = read(given).options.offload;
+  EXPECT_EQ(offload.max_inflight, 2);
   EXPECT_EQ(offload.modules, (std::vector{OffloadModule::kCoreAttn, OffloadModule::kAttnProj,
                                           OffloadModule::kMoeAct}));
   EXPECT_EQ(offload.min_tensor_elements, 4096);

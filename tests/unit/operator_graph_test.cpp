@@ -158,6 +158,27 @@ TEST(StageOperators, Llama2WithFluxKeeps364MiBALayer) {
   EXPECT_EQ(kept_bytes(llama2_70b(), 1, 15, 0), kept);
 }
 
+TEST(StageOperators, RecomputingTheActivationFunctionKeepsOneTensorLessALayer) {
+  Job job = qwen3_32b();
+  const auto kept_bytes = [](const OperatorGraph& graph) {
+    std::int64_t bytes = 0;
+    for (StorageId s : kept_storages(graph)) bytes += graph.storages[s.index()].bytes.fixed;
+    return bytes;
+  };
+  const std::int64_t before = kept_bytes(build_operator_graph(job, 1));
+  job.options.recompute.activation_function = true;
+  const OperatorGraph graph = build_operator_graph(job, 1);
+  // [8192, 25600 / TP 4] in bf16, in 16 layers.
+  EXPECT_EQ(before - kept_bytes(graph), std::int64_t{16} * 2 * 8192 * (25600 / 4));
+  // It runs again before the gradient of the linear that reads it.
+  const auto position = [&](const std::string& name) {
+    return std::find_if(graph.backward.begin(), graph.backward.end(),
+                        [&](const Operator& op) { return op.name == name; }) -
+           graph.backward.begin();
+  };
+  EXPECT_LT(position("activation"), position("linear_fc2.dgrad"));
+}
+
 TEST(StageOperators, DeepSeekV3KeepsTheTableOfOneMoeLayer) {
   // The table of kept_tensors.md, row by row; 4096 tokens, 1024 sharded, 8192 rows.
   const std::int64_t t = 1024;
