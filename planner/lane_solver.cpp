@@ -513,6 +513,14 @@ void LaneSolver::repair() {
   if (objective(used_.data()) <= target_) accept();
 }
 
+// Whether taking `to` instead of `from` uses less of any cost row.
+bool LaneSolver::saves_cost(std::int32_t from, std::int32_t to) const {
+  for (std::int32_t r = group_begin_[0]; r < num_rows_; ++r) {
+    if (row_of(to)[r] < row_of(from)[r]) return true;
+  }
+  return false;
+}
+
 // Moves of one storage that keep the plan one and make it cheaper, in order, until none is left or
 // a pass's worth has been made.
 void LaneSolver::improve() {
@@ -524,7 +532,8 @@ void LaneSolver::improve() {
     for (std::size_t c = 0; c < p.count.size(); ++c) {
       for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
         for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
-          while (a != b && counts_[static_cast<std::size_t>(a)] > 0) {
+          if (counts_[static_cast<std::size_t>(a)] == 0 || !saves_cost(a, b)) continue;
+          while (counts_[static_cast<std::size_t>(a)] > 0) {
             move(a, b, 1);
             const double changed = objective(used_.data());
             if (feasible(used_.data()) && changed < current) {

@@ -86,6 +86,7 @@ class LaneSolver {
   void accept();
   void move(std::int32_t from, std::int32_t to, std::int32_t count);
   void repair();
+  bool saves_cost(std::int32_t from, std::int32_t to) const;
   void improve();
   void order_classes();
   void branch_class(std::int32_t depth, double bound);
