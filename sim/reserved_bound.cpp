@@ -1,0 +1,1 @@
+#include "sim/reserved_bound.h"
