@@ -29,13 +29,7 @@ class FreeBlocks {
   // The smallest block of at least `size`, the lowest address among equals; size() if there is
   // none.
   std::size_t first_of_at_least(std::int64_t size) const {
-    std::size_t low = 0;
-    for (std::size_t left = blocks_.size(); left > 0;) {  // without branches that depend on sizes
-      const std::size_t half = (left + 1) / 2;
-      low += blocks_[low + half - 1].size < size ? half : 0;
-      left -= half;
-    }
-    return low;
+    return first_that_is_not([size](const FreeBlock& b) { return b.size < size; });
   }
 
   // Returns: its position. Cost of all changes: linear in the entries between.
@@ -47,9 +41,7 @@ class FreeBlocks {
 
   // Requires: it is there.
   std::size_t find(const FreeBlock& block) const {
-    std::size_t at = first_of_at_least(block.size);
-    while (blocks_[at].address != block.address) ++at;
-    return at;
+    return first_that_is_not([&](const FreeBlock& b) { return b.before(block); });
   }
 
   // A block in place of another: a smaller one (what a split leaves), or a larger (a merged one).
@@ -63,6 +55,18 @@ class FreeBlocks {
   }
 
  private:
+  // Binary search. Steps by conditional moves: which way it goes cannot be predicted.
+  template <class Below>
+  std::size_t first_that_is_not(const Below& below) const {
+    std::size_t low = 0;
+    for (std::size_t left = blocks_.size(); left > 0;) {
+      const std::size_t half = (left + 1) / 2;
+      low += below(blocks_[low + half - 1]) ? half : 0;
+      left -= half;
+    }
+    return low;
+  }
+
   std::size_t shift_down(std::size_t at, const FreeBlock& block) {
     for (; at > 0 && block.before(blocks_[at - 1]); --at) blocks_[at] = blocks_[at - 1];
     blocks_[at] = block;

@@ -86,7 +86,8 @@ void run(benchmark::State& state, const Trace& trace) {
   options.expandable_segments = state.range(0) == 2;
   if (state.range(0) == 3) options.roundup_power2_divisions = 8;
   if (state.range(0) == 4) options.garbage_collection_threshold = 0.8;
-  CachingAllocator allocator(CachingAllocator::kNoLimit, options, plain.peak_reserved());
+  // A limit, since with the first option blocks that no request may take would pile up for ever.
+  CachingAllocator allocator(plain.peak_reserved() * 2, options, plain.peak_reserved());
   for (auto _ : state) replay(trace, allocator, handles);
   state.SetItemsProcessed(state.iterations() * std::ssize(trace.requests));
 }

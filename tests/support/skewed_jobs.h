@@ -1,5 +1,4 @@
-// Jobs whose lanes receive different numbers of rows, of the sizes that training has, small enough
-// in layers and microbatches to emulate every lane.
+// Jobs of the sizes that people train, dropless, whose lanes receive different numbers of rows.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace tidemark {
 
-// One or two stages of up to four layers, eight lanes, dropless; Qwen3- or DeepSeek-like.
+// DeepSeek-V3 over eight stages, or Qwen3-30B-A3B over one to four; 8 to 64 lanes; few microbatches.
 Job skewed_job(std::uint64_t seed);
 
 // Experts' popularities between 1 and 16 times the least, half of it for the whole iteration and
