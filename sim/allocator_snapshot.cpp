@@ -12,6 +12,16 @@ std::int64_t AllocatorSnapshot::reserved() const {
   return sum;
 }
 
+std::int64_t AllocatorSnapshot::allocated() const {
+  std::int64_t sum = 0;
+  for (const SnapshotSegment& segment : segments) {
+    for (const SnapshotBlock& block : segment.blocks) {
+      sum += block.state == BlockState::kAllocated ? block.size : 0;
+    }
+  }
+  return sum;
+}
+
 SnapshotRecorder::SnapshotRecorder(CachingAllocator& allocator) : allocator_(allocator) {
   allocator.on_segment_change([this](const CachingAllocator::SegmentChange& change) {
     const bool pages = allocator_.expandable();

@@ -64,6 +64,7 @@ struct AllocatorSnapshot {
   std::vector<AllocatorEvent> trace;
 
   std::int64_t reserved() const;
+  std::int64_t allocated() const;
 };
 
 // Follows an allocator from its first allocation on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -277,6 +278,36 @@ std::vector<ClaimLine> memory_lines(const std::vector<MemoryRun>& runs, const Me
   return lines;
 }
 
+// What is reserved beyond the peak allocated, of each rank's last line: an error of its own, since
+// it is a small difference of large numbers. No bound.
+std::vector<ClaimLine> unused_lines(const std::vector<MemoryRun>& runs) {
+  std::vector<ClaimLine> lines;
+  std::vector<double> run_means;
+  for (const MemoryRun& run : runs) {
+    std::map<std::int64_t, const ComparedMemory*> last;  // [rank]
+    for (const ComparedMemory& line : run.lines) last[line.logged.rank] = &line;
+    std::vector<double> errors;
+    double measured = 0;
+    double predicted = 0;
+    for (const auto& [rank, line] : last) {
+      const double logged = line->logged.max_reserved_mib - line->logged.max_allocated_mib;
+      const double ours = to_mib(line->max_reserved - line->max_allocated);
+      errors.push_back(percent_off(ours, logged));
+      measured += logged;
+      predicted += ours;
+    }
+    if (errors.empty()) continue;
+    run_means.push_back(summarize(errors).mean);
+    const auto ranks = static_cast<double>(last.size());
+    lines.push_back({run.name + ": reserved - peak allocated, mean over ranks",
+                     fixed_text(measured / ranks, 1), fixed_text(predicted / ranks, 1),
+                     run_means.back(), true});
+  }
+  lines.push_back({"reserved - peak allocated, mean over runs", "", "", summarize(run_means).mean,
+                   true});
+  return lines;
+}
+
 // One counter of every memory line of the logs.
 ClaimCheck memory(JsonReader& claim, const fs::path& root) {
   const Tolerance tolerance = read_tolerance(claim);
@@ -284,7 +315,12 @@ ClaimCheck memory(JsonReader& claim, const fs::path& root) {
   return [=, cases = read_log_cases(claim, root)] {
     std::vector<MemoryRun> runs;
     for (const LogCase& c : cases) runs.push_back({c.name(), simulate_log(c).comparison.memory});
-    return memory_lines(runs, field, tolerance);
+    std::vector<ClaimLine> lines = memory_lines(runs, field, tolerance);
+    if (field.predicted == &ComparedMemory::max_reserved) {
+      const std::vector<ClaimLine> more = unused_lines(runs);
+      lines.insert(lines.end(), more.begin(), more.end());
+    }
+    return lines;
   };
 }
 
@@ -580,6 +616,47 @@ ClaimCheck highest_rank_memory(JsonReader& claim, const fs::path& root) {
   };
 }
 
+// Which variants of one job (JSON merge patches, RFC 7386) run out of memory on their card. Of
+// those that did, `missed` may be predicted to run; of those that ran, none to run out.
+ClaimCheck out_of_memory(JsonReader& claim, const fs::path& root) {
+  struct Case {
+    std::string what;
+    Job job;
+    bool ran = true;
+  };
+  std::int64_t missed = 0;
+  claim.object("tolerance", [&](JsonReader& in) { missed = in.integer("missed", {0, 1 << 10}); });
+  const fs::path file = root / claim.string("job");
+  const nlohmann::json base = load_json(file);
+  auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
+    Case c;
+    c.what = in.string("what");
+    nlohmann::json json = base;
+    json.merge_patch(in.raw("patch"));
+    c.job = job_from_json(json, file.string() + " as patched");
+    c.ran = in.boolean("ran");
+    return c;
+  });
+  return [=, cases = std::move(cases)] {
+    std::vector<ClaimLine> lines;
+    std::int64_t misses = 0;
+    for (const Case& c : cases) {
+      const SimulationResult result = simulate_balanced(c.job).result;
+      const bool miss = !c.ran && result.fits();
+      misses += miss ? 1 : 0;
+      const std::string by = gib_text(result.headroom() < Bytes(0) ? -result.headroom()
+                                                                   : result.headroom());
+      lines.push_back({c.what, c.ran ? "ran" : "out of memory",
+                       (result.fits() ? "fits, to spare " : "does not fit, lacks ") + by +
+                           (miss ? " (missed)" : ""),
+                       std::nullopt, !c.ran || result.fits()});
+    }
+    lines.push_back({"rows out of memory that are predicted to run",
+                     "<= " + std::to_string(missed), misses, std::nullopt, misses <= missed});
+    return lines;
+  };
+}
+
 // In-flight microbatches (of chunks) of each stage, and the makespan of slots without
 // communication. Durations are of all chunks of a stage together.
 ClaimCheck schedule(JsonReader& claim, const fs::path&) {
@@ -665,6 +742,7 @@ const std::map<std::string, ClaimKind>& claim_kinds() {
       {"launch", launch},
       {"memory", memory},
       {"model_flops", model_flops},
+      {"out_of_memory", out_of_memory},
       {"parameters", parameters},
       {"rank_memory", rank_memory},
       {"schedule", schedule},

@@ -188,7 +188,7 @@ void write_peak(const Arguments& arguments, const JobInput& input, const Simulat
     plot(segment_map(snapshot, e.moment.microbatch,
                      input.job.name + ", stage " + std::to_string(e.stage) + " at its peak: " +
                          gib_text(Bytes(snapshot.reserved())) + " reserved, " +
-                         gib_text(e.result.peak_allocated()) + " allocated"),
+                         gib_text(Bytes(snapshot.allocated())) + " allocated"),
          *map);
   }
   if (file) {
