@@ -11,9 +11,8 @@ namespace {
 
 // They move copies to the host, or when a lock is held.
 constexpr std::array<std::string_view, 6> kSkipped = {
-    "release_lock_on_cudamalloc",    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register", "pinned_use_hip_host_register",
-    "pinned_num_register_threads",   "pinned_use_background_threads"};
+    "release_lock_on_cudamalloc",   "release_lock_on_hipmalloc",   "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_use_background_threads"};
 
 std::string without_spaces(std::string_view text) {
   std::string out;
@@ -55,8 +54,9 @@ AllocatorOptions parse_allocator_conf(std::string_view text, const std::string& 
       const std::int64_t divisions = parse_number<std::int64_t>(value).value_or(-1);
       options.roundup_power2_divisions = divisions;
       if (!is_power2_divisions(divisions)) {
-        refuse("0 or a power of two up to 64 (one for all sizes; divisions by size are not "
-               "modelled)");
+        refuse(
+            "0 or a power of two up to 64 (one for all sizes; divisions by size are not "
+            "modelled)");
         if (value.find('[') != std::string::npos) {  // its items have commas of their own
           begin = std::min(conf.find(']', begin), conf.size() - 1) + 1;
           if (begin < conf.size()) ++begin;
@@ -68,8 +68,9 @@ AllocatorOptions parse_allocator_conf(std::string_view text, const std::string& 
     } else if (key == "backend") {
       if (value != "native") refuse("native (cudaMallocAsync is not modelled)");
     } else if (std::find(kSkipped.begin(), kSkipped.end(), key) == kSkipped.end()) {
-      refuse("max_split_size_mb, garbage_collection_threshold, roundup_power2_divisions, "
-             "expandable_segments or backend");
+      refuse(
+          "max_split_size_mb, garbage_collection_threshold, roundup_power2_divisions, "
+          "expandable_segments or backend");
     }
   }
   return options;

@@ -41,8 +41,8 @@ SnapshotRecorder::Held& SnapshotRecorder::at(Handle handle) {
 
 void SnapshotRecorder::trace(AllocatorAction action, Handle handle) {
   const Held& held = at(handle);
-  trace_.push_back({action, allocator_.address(handle), held.requested, allocator_.stream(handle),
-                    held.owner});
+  trace_.push_back(
+      {action, allocator_.address(handle), held.requested, allocator_.stream(handle), held.owner});
 }
 
 void SnapshotRecorder::allocated(Handle handle, std::int64_t requested, BlockOwner owner) {

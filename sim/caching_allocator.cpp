@@ -181,8 +181,7 @@ std::size_t CachingAllocator::add_segment(std::int64_t size, std::int32_t pool_i
   }
   if (reserved_ + segment > limit_) return kNone;
   count_reserved(segment, next_address_, pool_index);
-  const Handle handle =
-      new_block({.size = segment, .address = next_address_, .pool = pool_index});
+  const Handle handle = new_block({.size = segment, .address = next_address_, .pool = pool_index});
   next_address_ += segment;
   return make_free(handle);
 }
@@ -225,8 +224,7 @@ std::size_t CachingAllocator::add_pages(std::int64_t size, std::int32_t pool_ind
 bool CachingAllocator::map(Handle handle, std::int64_t size) {
   const std::int32_t pool_index = at(handle).pool;
   std::vector<Handle>& unmapped = pool(pool_index).unmapped;
-  const std::int64_t bytes =
-      round_up(std::min(size, at(handle).size), page_size(pool_index));
+  const std::int64_t bytes = round_up(std::min(size, at(handle).size), page_size(pool_index));
   if (reserved_ + bytes > limit_) return false;
   count_reserved(bytes, at(handle).address, pool_index);
   const auto listed = std::find(unmapped.begin(), unmapped.end(), handle);
@@ -258,11 +256,8 @@ void CachingAllocator::unmap_free_pages(Handle handle) {
   Pool& p = pool(pool_index);
   p.free.erase(p.free.find(entry(handle)));
   const auto part = [&](std::int64_t from, std::int64_t to, bool mapped) {
-    const Handle right = new_block({.size = to - from,
-                                    .address = from,
-                                    .pool = pool_index,
-                                    .free = true,
-                                    .mapped = mapped});
+    const Handle right = new_block(
+        {.size = to - from, .address = from, .pool = pool_index, .free = true, .mapped = mapped});
     link_after(handle, right);
     return right;
   };
@@ -284,13 +279,12 @@ void CachingAllocator::unmap_free_pages(Handle handle) {
     absorb_next(at(pages).previous);
     return;
   }
-  const auto later = std::ranges::find_if(
-      p.unmapped, [&](Handle h) { return at(h).address > at(pages).address; });
+  const auto later =
+      std::ranges::find_if(p.unmapped, [&](Handle h) { return at(h).address > at(pages).address; });
   p.unmapped.insert(later, pages);
 }
 
-void CachingAllocator::count_reserved(std::int64_t bytes, std::int64_t address,
-                                      std::int32_t pool) {
+void CachingAllocator::count_reserved(std::int64_t bytes, std::int64_t address, std::int32_t pool) {
   reserved_ += bytes;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   if (segment_changed_) segment_changed_({bytes > 0, address, std::abs(bytes), pool / 2});

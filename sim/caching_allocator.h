@@ -1,6 +1,6 @@
 // An emulation of PyTorch's caching allocator on one device.
-// Source: c10/cuda/CUDACachingAllocator.cpp, pytorch/pytorch 001074d2 (before 2.5; the rules are the
-// same in c10/hip, but for expandable segments), function names in brackets.
+// Source: c10/cuda/CUDACachingAllocator.cpp, pytorch/pytorch 001074d2 (before 2.5; the rules are
+// the same in c10/hip, but for expandable segments), function names in brackets.
 //
 // - Requests are rounded up to 512 bytes, or, with roundup_power2_divisions of N, to one of N sizes
 //   between two powers of two [round_size].
@@ -15,7 +15,8 @@
 //   less than 20 MiB larger, with its tail.
 // - A freed block merges with free neighbours of its segment. One that another stream has used
 //   (record_stream) counts as freed at once, but is reused only when that stream is done with it.
-// - Above the garbage-collection threshold, before a segment is had, large segments that are free as
+// - Above the garbage-collection threshold, before a segment is had, large segments that are free
+// as
 //   a whole go back: those whose blocks have waited longer than the mean for a request, until
 //   reserved is below the threshold [garbage_collect_cached_blocks].
 // - If the device has no room, free blocks too large to split are given back, if there is such a
@@ -109,7 +110,7 @@ class CachingAllocator {
     Handle next = -1;
     std::int32_t pool = 0;  // 2 * stream, + 1 if small
     bool free = false;
-    bool mapped = true;               // false: address space of an expandable segment
+    bool mapped = true;              // false: address space of an expandable segment
     std::int64_t waiting_since = 0;  // large_requests_ when it became free
 
     bool small() const { return pool % 2 == 1; }

@@ -151,9 +151,8 @@ class Replay {
       if (e.allocates) {
         reuse_finished();
         const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
-        slot(e.storage, e.microbatch) =
-            allocate(bytes(e), {s.name, s.layer, e.microbatch},
-                     uses_[static_cast<std::size_t>(e.storage)].pool);
+        slot(e.storage, e.microbatch) = allocate(bytes(e), {s.name, s.layer, e.microbatch},
+                                                 uses_[static_cast<std::size_t>(e.storage)].pool);
       } else if (e.microbatch == kPreviousIteration) {
         release(e.storage, left_over_[static_cast<std::size_t>(e.storage)]);
       } else {

@@ -57,8 +57,8 @@ struct Card {
   const LaneRows& rows;
   std::int64_t lane = 0;
   bool collectives_record_streams = false;
-  const StageClock* clock = nullptr;  // of that lane; null where no stream is recorded
-  std::int64_t optimizer_rank = 0;    // see gradient_buffers
+  const StageClock* clock = nullptr;            // of that lane; null where no stream is recorded
+  std::int64_t optimizer_rank = 0;              // see gradient_buffers
   Bytes capacity = CachingAllocator::kNoLimit;  // for the threshold of garbage collection
 };
 

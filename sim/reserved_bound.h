@@ -2,10 +2,10 @@
 //
 // Lanes differ in the rows that their experts receive, and so in the sizes of routed requests, but
 // not in the order of requests. What a lane reserves beyond its peak allocated is the free space
-// that no request of that moment fits into. All of a stage's lanes have the same pattern of it, that
-// of the emulated lane, give or take luck: whether a working set (what one layer's experts hold at
-// once, a handful of routed requests; of the stage with the loss: its logits) finds its hole again
-// or takes new segments.
+// that no request of that moment fits into. All of a stage's lanes have the same pattern of it,
+// that of the emulated lane, give or take luck: whether a working set (what one layer's experts
+// hold at once, a handful of routed requests; of the stage with the loss: its logits) finds its
+// hole again or takes new segments.
 //
 //   bound = peak allocated + (reserved - peak allocated of the emulated lane)
 //           + max(10 largest routed requests of the lane, 1.5 largest other requests of the stage)

@@ -303,8 +303,8 @@ std::vector<ClaimLine> unused_lines(const std::vector<MemoryRun>& runs) {
                      fixed_text(measured / ranks, 1), fixed_text(predicted / ranks, 1),
                      run_means.back(), true});
   }
-  lines.push_back({"reserved - peak allocated, mean over runs", "", "", summarize(run_means).mean,
-                   true});
+  lines.push_back(
+      {"reserved - peak allocated, mean over runs", "", "", summarize(run_means).mean, true});
   return lines;
 }
 
@@ -644,15 +644,15 @@ ClaimCheck out_of_memory(JsonReader& claim, const fs::path& root) {
       const SimulationResult result = simulate_balanced(c.job).result;
       const bool miss = !c.ran && result.fits();
       misses += miss ? 1 : 0;
-      const std::string by = gib_text(result.headroom() < Bytes(0) ? -result.headroom()
-                                                                   : result.headroom());
+      const std::string by =
+          gib_text(result.headroom() < Bytes(0) ? -result.headroom() : result.headroom());
       lines.push_back({c.what, c.ran ? "ran" : "out of memory",
                        (result.fits() ? "fits, to spare " : "does not fit, lacks ") + by +
                            (miss ? " (missed)" : ""),
                        std::nullopt, !c.ran || result.fits()});
     }
-    lines.push_back({"rows out of memory that are predicted to run",
-                     "<= " + std::to_string(missed), misses, std::nullopt, misses <= missed});
+    lines.push_back({"rows out of memory that are predicted to run", "<= " + std::to_string(missed),
+                     misses, std::nullopt, misses <= missed});
     return lines;
   };
 }

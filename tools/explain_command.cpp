@@ -186,8 +186,8 @@ void write_peak(const Arguments& arguments, const JobInput& input, const Simulat
       snapshot_at_peak(input.job, input.profile, simulation, e.stage);
   if (map) {
     plot(segment_map(snapshot, e.moment.microbatch,
-                     input.job.name + ", stage " + std::to_string(e.stage) + " at its peak: " +
-                         gib_text(Bytes(snapshot.reserved())) + " reserved, " +
+                     input.job.name + ", stage " + std::to_string(e.stage) +
+                         " at its peak: " + gib_text(Bytes(snapshot.reserved())) + " reserved, " +
                          gib_text(Bytes(snapshot.allocated())) + " allocated"),
          *map);
   }
@@ -232,9 +232,10 @@ Command explain_command() {
   flags.push_back({"stage", "N", "explain this pipeline stage instead of the fullest"});
   flags.push_back({"segment-map", "FILE",
                    "draw the allocator's segments at the peak, with gnuplot; .svg or .png"});
-  flags.push_back({"memory-snapshot", "FILE",
-                   "write them with the trace that led there as PyTorch's memory snapshot, a pickle "
-                   "for pytorch.org/memory_viz"});
+  flags.push_back(
+      {"memory-snapshot", "FILE",
+       "write them with the trace that led there as PyTorch's memory snapshot, a pickle "
+       "for pytorch.org/memory_viz"});
   return {"explain", "JOB.json | --megatron-args FILE --hardware NAME",
           "what fills a card at its peak, by storage and layer, and what would free memory",
           std::move(flags), run};

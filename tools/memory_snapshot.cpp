@@ -43,7 +43,8 @@ const char* name_of(AllocatorAction action) {
 Json frames(const AllocatorSnapshot& snapshot, std::int32_t index) {
   if (index < 0) return Json::array();
   const BlockOwner& owner = snapshot.owners[static_cast<std::size_t>(index)];
-  std::string place = owner.resident ? "resident" : "microbatch " + std::to_string(owner.microbatch);
+  std::string place =
+      owner.resident ? "resident" : "microbatch " + std::to_string(owner.microbatch);
   if (owner.layer >= 0) place += ", layer " + std::to_string(owner.layer);
   return Json::array({{{"filename", place}, {"line", 0}, {"name", owner.name}}});
 }

@@ -10,8 +10,9 @@
 
 namespace tidemark {
 
-// {"segments": [{..., "blocks": [...]}], "device_traces": [[...]]}; the keys are PyTorch's. Where it
-// has Python frames, one frame stands for what a block holds: layer and microbatch, then the name.
+// {"segments": [{..., "blocks": [...]}], "device_traces": [[...]]}; the keys are PyTorch's. Where
+// it has Python frames, one frame stands for what a block holds: layer and microbatch, then the
+// name.
 nlohmann::ordered_json memory_snapshot_json(const AllocatorSnapshot& snapshot);
 
 // As a pickle, the only form that the viewer reads.

@@ -1,6 +1,6 @@
 // Allocations and frees a second of the emulated allocator, on the requests of an iteration: the
-// first stage of DeepSeek-V3 on 1,024 cards (padded), and a stage of Qwen3-30B-A3B whose rows differ
-// from microbatch to microbatch; each with the allocator's options by turns (0 default, 1
+// first stage of DeepSeek-V3 on 1,024 cards (padded), and a stage of Qwen3-30B-A3B whose rows
+// differ from microbatch to microbatch; each with the allocator's options by turns (0 default, 1
 // max_split_size_mb:128, 2 expandable segments, 3 roundup_power2_divisions:8, 4
 // garbage_collection_threshold:0.8 of what it reserves).
 #include <cstdint>

@@ -15,8 +15,7 @@ class VaryingSizes : public testing::Test {
 
   VaryingSizes()
       : job_(skewed_job(kSeed)),
-        simulation_(
-            simulate(job_, load_hardware_profile("h100"), skewed_routing(job_, kSeed))) {}
+        simulation_(simulate(job_, load_hardware_profile("h100"), skewed_routing(job_, kSeed))) {}
 
   const StageResult& stage() const { return simulation_.result.stages[0]; }
 

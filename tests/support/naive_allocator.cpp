@@ -35,8 +35,8 @@ int NaiveAllocator::allocate(std::int64_t bytes, int stream) {
   Segment& segment = segments_[place->segment];
   const auto at = segment.blocks.begin() + static_cast<std::ptrdiff_t>(place->block);
   const std::int64_t rest = at->size - size;
-  const bool split = small || options_.expandable ? rest >= 512
-                                                  : rest > kMi && size < options_.max_split;
+  const bool split =
+      small || options_.expandable ? rest >= 512 : rest > kMi && size < options_.max_split;
   at->state = State::kUsed;
   at->id = next_;
   if (split) {
@@ -119,8 +119,7 @@ std::optional<NaiveAllocator::Place> NaiveAllocator::best_fit(std::int64_t size,
       if (b.state != State::kFree || b.size < size) continue;
       const bool grows =
           i + 1 < segment.blocks.size() && segment.blocks[i + 1].state == State::kUnmapped;
-      candidates.push_back(
-          {b.size, {s, i}, b.size + (grows ? segment.blocks[i + 1].size : 0)});
+      candidates.push_back({b.size, {s, i}, b.size + (grows ? segment.blocks[i + 1].size : 0)});
     }
   }
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -150,8 +149,7 @@ std::optional<NaiveAllocator::Place> NaiveAllocator::new_pages(std::int64_t size
                                                                bool small) {
   const std::int64_t page = small ? 2 * kMi : 20 * kMi;
   std::size_t s = 0;
-  while (s < segments_.size() &&
-         (segments_[s].stream != stream || segments_[s].small != small)) {
+  while (s < segments_.size() && (segments_[s].stream != stream || segments_[s].small != small)) {
     ++s;
   }
   if (s == segments_.size()) segments_.push_back({stream, small, {{kEndless, State::kUnmapped}}});

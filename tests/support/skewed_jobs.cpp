@@ -56,8 +56,7 @@ RoutingCounts skewed_routing(const Job& job, std::uint64_t seed) {
   }
   for (std::int64_t i = 0; i < out.microbatches * out.moe_layers; ++i) {
     std::int64_t* const row = out.counts.data() + i * out.experts;
-    const double* const lasting =
-        popularity.data() + i % out.moe_layers * out.experts;
+    const double* const lasting = popularity.data() + i % out.moe_layers * out.experts;
     std::vector<double> share;
     double sum = 0;
     std::int64_t total = 0;

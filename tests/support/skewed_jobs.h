@@ -8,7 +8,8 @@
 
 namespace tidemark {
 
-// DeepSeek-V3 over eight stages, or Qwen3-30B-A3B over one to four; 8 to 64 lanes; few microbatches.
+// DeepSeek-V3 over eight stages, or Qwen3-30B-A3B over one to four; 8 to 64 lanes; few
+// microbatches.
 Job skewed_job(std::uint64_t seed);
 
 // Experts' popularities between 1 and 16 times the least, half of it for the whole iteration and

@@ -44,15 +44,15 @@ TEST(ParseAllocatorConf, SkipsWhatDoesNot) {
 // Limits of CUDAAllocatorConfig.cpp: above 20 MiB; between 0 and 1, both excluded; powers of two.
 TEST(ParseAllocatorConf, ListsAllViolations) {
   EXPECT_THAT(parse("max_split_size_mb:21").errors, IsEmpty());
-  EXPECT_THAT(parse("max_split_size_mb:20,garbage_collection_threshold:1,expandable_segments:yes,"
-                    "roundup_power2_divisions:3,backend:cudaMallocAsync,max_split:40")
-                  .errors,
-              ElementsAre(HasSubstr("run.sh: line 3: max_split_size_mb:20, expected an integer "
-                                    "above 20"),
-                          HasSubstr("garbage_collection_threshold:1"),
-                          HasSubstr("expandable_segments:yes"),
-                          HasSubstr("roundup_power2_divisions:3"), HasSubstr("cudaMallocAsync"),
-                          HasSubstr("max_split:40")));
+  EXPECT_THAT(
+      parse("max_split_size_mb:20,garbage_collection_threshold:1,expandable_segments:yes,"
+            "roundup_power2_divisions:3,backend:cudaMallocAsync,max_split:40")
+          .errors,
+      ElementsAre(HasSubstr("run.sh: line 3: max_split_size_mb:20, expected an integer "
+                            "above 20"),
+                  HasSubstr("garbage_collection_threshold:1"), HasSubstr("expandable_segments:yes"),
+                  HasSubstr("roundup_power2_divisions:3"), HasSubstr("cudaMallocAsync"),
+                  HasSubstr("max_split:40")));
 }
 
 TEST(ParseAllocatorConf, RefusesDivisionsBySizeAsAWhole) {

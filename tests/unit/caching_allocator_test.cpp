@@ -168,7 +168,8 @@ TEST(CachingAllocatorWithMaxSplitSize, DoesNotSplitANewOversizeSegment) {
   EXPECT_EQ(a.allocated(), Bytes(34 * kMi));
 }
 
-// release_available_cached_blocks: one block that suffices, else from the largest down, and no more.
+// release_available_cached_blocks: one block that suffices, else from the largest down, and no
+// more.
 TEST(CachingAllocatorWithMaxSplitSize, GivesBackTheSmallestOversizeBlockThatSuffices) {
   CachingAllocator a(Bytes(150 * kMi), {.max_split_size_mb = 32});
   for (const std::int64_t mib : {40, 60, 50}) {
@@ -206,8 +207,8 @@ TEST(CachingAllocatorWithPower2Divisions, RoundsSmallRequestsToMultiplesOf512Byt
   EXPECT_EQ(a.allocated(), Bytes(4 * 512 + 5 * 512));
 }
 
-// Segments of 10, 20 and 40 MiB, of which the first two have been free for 3 and 2 requests, and the
-// third is in use, when a request needs a segment of 50 MiB.
+// Segments of 10, 20 and 40 MiB, of which the first two have been free for 3 and 2 requests, and
+// the third is in use, when a request needs a segment of 50 MiB.
 std::int64_t reserved_mib_after_collection(double threshold_mib) {
   CachingAllocator a(CachingAllocator::kNoLimit, {.garbage_collection_threshold = 0.5},
                      Bytes(static_cast<std::int64_t>(2 * threshold_mib) * kMi));

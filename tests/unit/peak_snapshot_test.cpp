@@ -55,7 +55,8 @@ TEST(MemorySnapshot, ItsTraceLeadsBackToTheBeginningOfTheIteration) {
     for (const auto& block : segment["blocks"]) {
       EXPECT_EQ(block["address"], address);
       address += block["size"].get<std::int64_t>();
-      if (block["state"] != "inactive") live[block["address"]] = block["state"] != "active_allocated";
+      if (block["state"] != "inactive")
+        live[block["address"]] = block["state"] != "active_allocated";
     }
     reserved += segment["total_size"].get<std::int64_t>();
     EXPECT_EQ(address - segment["address"].get<std::int64_t>(), segment["total_size"]);
