@@ -16,8 +16,7 @@
 // - A freed block merges with free neighbours of its segment. One that another stream has used
 //   (record_stream) counts as freed at once, but is reused only when that stream is done with it.
 // - Above the garbage-collection threshold, before a segment is had, large segments that are free
-// as
-//   a whole go back: those whose blocks have waited longer than the mean for a request, until
+//   as a whole go back: those whose blocks have waited for more requests than the mean, until
 //   reserved is below the threshold [garbage_collect_cached_blocks].
 // - If the device has no room, free blocks too large to split are given back, if there is such a
 //   limit and they suffice [release_available_cached_blocks]; then all segments that are free as a

@@ -12,8 +12,8 @@ namespace tidemark {
 // microbatches.
 Job skewed_job(std::uint64_t seed);
 
-// Experts' popularities between 1 and 16 times the least, half of it for the whole iteration and
-// half new in each microbatch and layer.
+// A layer's experts differ in popularity by up to 2^4 for the whole iteration, and by up to 2^0.5
+// more from microbatch to microbatch.
 RoutingCounts skewed_routing(const Job& job, std::uint64_t seed);
 
 }  // namespace tidemark
