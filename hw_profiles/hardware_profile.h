@@ -168,6 +168,7 @@ struct HardwareProfile {
   std::vector<AllocatorConstants> allocator;
 
   Bytes capacity() const;
+  bool rocm() const { return architecture.rfind("gfx", 0) == 0; }
   // Constants of a software stack. An unknown DTK version (or a platform without DTK) takes the
   // entry without an upper end.
   // Throws: InputError when no entry covers the version.

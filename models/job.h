@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "models/allocator_options.h"
 #include "models/model_spec.h"
 #include "models/parallel_layout.h"
 #include "models/units.h"
@@ -147,8 +148,7 @@ struct TrainingOptions {
   SelectiveRecompute recompute;
   FineGrainedOffload offload;
   double offload_ratio = 0;  // of what a chunk's microbatch keeps, to the host (Kwai)
-  // PYTORCH_CUDA_ALLOC_CONF max_split_size_mb (units of 2^20 bytes); empty: no limit.
-  std::optional<std::int64_t> allocator_max_split_size_mb;
+  AllocatorOptions allocator;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   bool overlap_moe_expert_parallel_comm = false;  // modelled: one warm-up forward more

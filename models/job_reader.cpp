@@ -17,7 +17,7 @@ namespace {
 
 constexpr Range<std::int64_t> kLayers{0, std::int64_t{1} << 20};
 constexpr Range<std::int64_t> kElementBytes{1, 8};
-constexpr Range<std::int64_t> kMaxSplitMb{21, std::int64_t{1} << 20};  // PyTorch: above 20
+constexpr Range<std::int64_t> kMaxSplitMb{kSmallestMaxSplitMb, kLargestMaxSplitMb};
 constexpr double kNoLimit = std::numeric_limits<double>::max();
 
 const Names<Fork> kForks = {{Fork::kNone, "none"}, {Fork::kKwai, "kwai"}};
@@ -204,6 +204,25 @@ void read_offload(JsonReader& in, FineGrainedOffload& offload) {
       in.optional_integer("fine_grained_offloading_max_inflight_offloads", kLayers);
 }
 
+void read_allocator(JsonReader& in, AllocatorOptions& allocator) {
+  allocator.max_split_size_mb = in.optional_integer("allocator_max_split_size_mb", kMaxSplitMb);
+  const std::string threshold = "allocator_garbage_collection_threshold";
+  if (const auto share = in.optional_number(threshold)) {
+    allocator.garbage_collection_threshold = *share;
+    if (*share <= 0 || *share >= 1) {
+      in.violate(threshold, in.raw(threshold).dump(), "a number between 0 and 1, both excluded");
+    }
+  }
+  const std::string divisions = "allocator_roundup_power2_divisions";
+  if (const auto count = in.optional_integer(divisions)) {
+    allocator.roundup_power2_divisions = *count;
+    if (!is_power2_divisions(*count)) {
+      in.violate(divisions, std::to_string(*count), "0 or a power of two up to 64");
+    }
+  }
+  read_switch(in, "allocator_expandable_segments", allocator.expandable_segments);
+}
+
 void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "use_distributed_optimizer", o.optimizer.distributed);
   read_size(in, "main_grad_bytes", kElementBytes, o.optimizer.main_grad_bytes);
@@ -242,7 +261,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "kaimm_recompute_mlp_activation_func", o.recompute.mlp_act);
   o.offload_ratio =
       in.optional_number("kaimm_offload_activation_ratio", {0, 1}).value_or(o.offload_ratio);
-  o.allocator_max_split_size_mb = in.optional_integer("allocator_max_split_size_mb", kMaxSplitMb);
+  read_allocator(in, o.allocator);
 }
 
 // The rules name Megatron's arguments; in a job file each of them lies in a section.
@@ -331,6 +350,18 @@ void write_offload(const FineGrainedOffload& offload, nlohmann::ordered_json& j)
   }
 }
 
+// Only what differs from PyTorch's defaults.
+void write_allocator(const AllocatorOptions& a, nlohmann::ordered_json& j) {
+  if (a.max_split_size_mb) j["allocator_max_split_size_mb"] = *a.max_split_size_mb;
+  if (a.garbage_collection_threshold > 0) {
+    j["allocator_garbage_collection_threshold"] = a.garbage_collection_threshold;
+  }
+  if (a.roundup_power2_divisions > 0) {
+    j["allocator_roundup_power2_divisions"] = a.roundup_power2_divisions;
+  }
+  if (a.expandable_segments) j["allocator_expandable_segments"] = true;
+}
+
 nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   nlohmann::ordered_json j;
   j["use_distributed_optimizer"] = o.optimizer.distributed;
@@ -369,9 +400,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   if (o.recompute.layernorm) j["kaimm_recompute_norm"] = true;
   if (o.recompute.mlp_act) j["kaimm_recompute_mlp_activation_func"] = true;
   if (o.offload_ratio > 0) j["kaimm_offload_activation_ratio"] = o.offload_ratio;
-  if (o.allocator_max_split_size_mb) {
-    j["allocator_max_split_size_mb"] = *o.allocator_max_split_size_mb;
-  }
+  write_allocator(o.allocator, j);
   return j;
 }
 

@@ -348,6 +348,12 @@ class Shell {
     return out;
   }
 
+  // Returns: null when the script does not set it.
+  const Word* find(const std::string& name) const {
+    const auto it = variables_.find(name);
+    return it == variables_.end() || it->second.words.empty() ? nullptr : &it->second.words.front();
+  }
+
   // Variables set in a branch that some expansion used.
   const std::set<std::string>& conditional_uses() const { return conditional_uses_; }
 
@@ -658,6 +664,19 @@ void read_flags(const std::vector<Word>& words, const std::string& file, Megatro
   throw_if_any(violations);
 }
 
+// As a variable of the script, or of mpirun's `-x NAME=value`.
+std::optional<Argument> allocator_conf(const Shell& shell, const std::vector<Word>& launch) {
+  for (const std::string name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}) {
+    if (const Word* value = shell.find(name)) return Argument{value->text, at_line(value->line)};
+    for (const Word& word : launch) {
+      if (word.text.rfind(name + "=", 0) == 0) {
+        return Argument{word.text.substr(name.size() + 1), at_line(word.line)};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 MegatronArguments arguments_from_script(std::string_view text, const std::string& file,
@@ -670,6 +689,7 @@ MegatronArguments arguments_from_script(std::string_view text, const std::string
   }
   const std::vector<Word> words = launch_words(ScriptLexer(text).statements(), shell);
   read_flags(words, file, out);
+  out.allocator_conf = allocator_conf(shell, words);
   if (!shell.conditional_uses().empty()) {
     std::string names;
     for (const std::string& name : shell.conditional_uses()) {

@@ -175,7 +175,7 @@ MegatronArguments dump_arguments(const ArgumentsDump& dump, const std::string& f
     throw InputError(file, "", "the `arguments` dump does not end (truncated?)",
                      "a line \"" + std::string(kDumpEnd) + "\"");
   }
-  return {file, dump.values(), {}};
+  return {file, dump.values(), {}, {}};
 }
 
 MegatronArguments arguments_from_log(const std::filesystem::path& path) {

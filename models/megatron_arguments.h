@@ -25,6 +25,7 @@ struct MegatronArguments {
   std::string source;                      // the file, as the user named it
   std::map<std::string, Argument> values;  // by the name in Megatron's `args` namespace
   std::vector<std::string> warnings;
+  std::optional<Argument> allocator_conf;  // PYTORCH_CUDA_ALLOC_CONF, where a script sets it
 };
 
 // Tells the form by the content. `cards`: the world size, for scripts that compute with it.

@@ -580,6 +580,21 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
   return o;
 }
 
+// Megatron never calls torch.cuda.set_per_process_memory_fraction, without which PyTorch collects
+// nothing (`set_fraction` in CUDACachingAllocator.cpp).
+void read_allocator_conf(const MegatronArguments& arguments, Job& job,
+                         std::vector<Violation>& violations) {
+  if (!arguments.allocator_conf) return;
+  const auto& [text, place] = *arguments.allocator_conf;
+  AllocatorOptions& options = job.options.allocator;
+  options = parse_allocator_conf(text, arguments.source, "PYTORCH_CUDA_ALLOC_CONF (" + place + ")",
+                                 violations);
+  if (options.garbage_collection_threshold == 0) return;
+  options.garbage_collection_threshold = 0;
+  job.warnings.push_back(
+      "garbage_collection_threshold has no effect: nothing sets a memory fraction");
+}
+
 }  // namespace
 
 Job job_from_megatron(const MegatronArguments& arguments, const MegatronContext& context) {
@@ -609,7 +624,9 @@ Job job_from_megatron(const MegatronArguments& arguments, const MegatronContext&
   warn_of_approximations(in, job);
   if (!in.boolean("bf16")) in.refuse("bf16", "False", "True (other precisions are not modelled)");
   refuse_not_modelled(in, job);
-  throw_if_any(in.violations());
+  std::vector<Violation> violations = in.violations();
+  read_allocator_conf(arguments, job, violations);
+  throw_if_any(violations);
 
   try {
     validate(job, "");

@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 #include <queue>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,21 +73,19 @@ std::vector<StreamUse> stream_uses(const OperatorGraph& graph, bool collectives_
   return uses;
 }
 
-Bytes max_split_size(const Job& job) {
-  const std::optional<std::int64_t>& mb = job.options.allocator_max_split_size_mb;
-  return mb ? Bytes(*mb * kMiB.value) : CachingAllocator::kNoLimit;
-}
-
 class Replay {
  public:
-  Replay(const Card& card, Bytes limit)
+  // `records`: also what a snapshot shows.
+  Replay(const Card& card, Bytes limit, bool records = false)
       : card_(card),
         microbatches_(card.job.batch.num_microbatches(card.job.layout)),
-        allocator_(limit, max_split_size(card.job)),
+        allocator_(limit, card.job.options.allocator, card.capacity),
         uses_(stream_uses(card.graph, card.collectives_record_streams)),
         live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
         left_over_(card.graph.storages.size(), kDead),
-        moe_index_(moe_layer_indices(card.job.model)) {}
+        moe_index_(moe_layer_indices(card.job.model)) {
+    if (records) recorder_.emplace(allocator_);
+  }
 
   void start_up() {
     const OptimizerOptions& optimizer = card_.job.options.optimizer;
@@ -101,29 +101,29 @@ class Replay {
       chunk.weights = chunk_weights(card_.job, virtual_stage);
       chunk.buffers = gradient_buffers(card_.job, virtual_stage, card_.optimizer_rank);
       for (const Weight& w : chunk.weights) {
-        chunk.handles.push_back(allocate(kBf16Bytes * w.count()));
+        chunk.handles.push_back(allocate(kBf16Bytes * w.count(), {"weight"}));
       }
     }
     for (const ModelChunk& chunk : chunks) {
       for (const GradientBuffer& buffer : chunk.buffers) {
         // Kwai's weights stay where they are.
         if (card_.job.versions.fork == Fork::kKwai) {
-          allocate(optimizer.main_grad_bytes * buffer.parameters);
+          allocate(optimizer.main_grad_bytes * buffer.parameters, {"gradient buffer"});
           continue;
         }
-        allocate(kBf16Bytes * buffer.parameters);
-        allocate(optimizer.main_grad_bytes * buffer.parameters);
+        allocate(kBf16Bytes * buffer.parameters, {"weight buffer"});
+        allocate(optimizer.main_grad_bytes * buffer.parameters, {"gradient buffer"});
         for (std::size_t i = chunk.weights.size(); i-- > 0;) {
-          if (chunk.weights[i].expert == buffer.expert) allocator_.release(chunk.handles[i]);
+          if (chunk.weights[i].expert == buffer.expert) release(chunk.handles[i]);
         }
       }
     }
     for (const ModelChunk& chunk : chunks) {
       for (const GradientBuffer& buffer : chunk.buffers) {
         for (std::int64_t piece : buffer.owned_pieces) {
-          const CachingAllocator::Handle clone = allocate(kBf16Bytes * piece);
-          allocate(optimizer.main_param_bytes * piece);
-          allocator_.release(clone);
+          const CachingAllocator::Handle clone = allocate(kBf16Bytes * piece, {"clone of a shard"});
+          allocate(optimizer.main_param_bytes * piece, {"main parameters"});
+          release(clone);
         }
       }
     }
@@ -132,7 +132,7 @@ class Replay {
   void keep(ResidentSince since) {
     for (const ResidentItem& item : card_.resident) {
       if (item.since != since) continue;
-      for (std::int64_t request : item.requests) allocate(request);
+      for (std::int64_t request : item.requests) allocate(request, {item.name});
     }
   }
 
@@ -145,14 +145,15 @@ class Replay {
       for (const GradientBuffer& buffer :
            gradient_buffers(card_.job, virtual_stage, card_.optimizer_rank)) {
         for (std::int64_t piece : buffer.owned_pieces) {
-          gradient_copies_.push_back(allocate(kFp32Bytes * piece));
+          gradient_copies_.push_back(allocate(kFp32Bytes * piece, {"fp32 copy of a gradient"}));
         }
       }
     }
     return allocator_.allocated() - before;
   }
 
-  void iterate() {
+  // Stops after event `last` of the sequence, if there is such an event.
+  void iterate(std::int64_t last = kWhole) {
     for (const CachingAllocator::Handle copy : std::exchange(gradient_copies_, {})) {
       allocator_.release(copy);
     }
@@ -161,21 +162,25 @@ class Replay {
       left_over_[s.index()] = std::exchange(slot(s.value, microbatches_ - 1), kDead);
     }
     begin_clock();
+    if (recorder_) recorder_->forget_trace();
     const std::vector<MemoryEvent>& events = card_.sequence.events;
+    if (last < 0) return;
     for (std::size_t i = 0; i < events.size(); ++i) {
       const MemoryEvent& e = events[i];
       event_ = static_cast<std::int64_t>(i);
       if (card_.clock != nullptr) advance_clock(e);
       if (e.allocates) {
         reuse_finished();
-        slot(e.storage, e.microbatch) =
-            allocate(bytes(e), uses_[static_cast<std::size_t>(e.storage)].pool);
+        const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
+        slot(e.storage, e.microbatch) = allocate(bytes(e), {s.name, s.layer, e.microbatch},
+                                                 uses_[static_cast<std::size_t>(e.storage)].pool);
         peak_in_pass_ = std::max(peak_in_pass_, allocator_.allocated());
       } else if (e.microbatch == kPreviousIteration) {
         release(e.storage, left_over_[static_cast<std::size_t>(e.storage)]);
       } else {
         release(e.storage, slot(e.storage, e.microbatch));
       }
+      if (event_ == last) return;
     }
     event_ = -1;
     // The optimizer step waits for the device.
@@ -186,9 +191,18 @@ class Replay {
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t event() const { return event_; }
   Bytes peak_in_pass() const { return peak_in_pass_; }
+  AllocatorSnapshot snapshot() const { return recorder_->take(); }
 
  private:
   static constexpr CachingAllocator::Handle kDead = -1;
+  static constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
+
+  // What a block holds, for snapshots.
+  struct Owner {
+    std::string_view name;
+    std::int32_t layer = -1;
+    std::int32_t microbatch = -1;
+  };
 
   // A freed block that a communicator has not finished with; the first done comes out first.
   struct Retired {
@@ -200,7 +214,7 @@ class Replay {
     }
   };
 
-  CachingAllocator::Handle allocate(std::int64_t size, int pool = kMainPool) {
+  CachingAllocator::Handle allocate(std::int64_t size, const Owner& owner, int pool = kMainPool) {
     if (size == 0) return kDead;
     CachingAllocator::Handle handle = allocator_.allocate(size, pool);
     if (handle == CachingAllocator::kOutOfMemory && !retired_.empty()) {
@@ -209,7 +223,25 @@ class Replay {
       handle = allocator_.allocate(size, pool);
     }
     if (handle == CachingAllocator::kOutOfMemory) throw SegmentRefused{size};
+    if (recorder_) {
+      recorder_->allocated(
+          handle, size,
+          {std::string(owner.name), owner.layer, owner.microbatch, owner.microbatch < 0});
+    }
     return handle;
+  }
+
+  void retire(CachingAllocator::Handle handle) {
+    if (recorder_) recorder_->retired(handle);
+    allocator_.retire(handle);
+  }
+  void reuse(CachingAllocator::Handle handle) {
+    if (recorder_) recorder_->reused(handle);
+    allocator_.reuse(handle);
+  }
+  void release(CachingAllocator::Handle handle) {
+    retire(handle);
+    reuse(handle);
   }
 
   // Storages of no bytes, and of a previous iteration that never was, hold nothing.
@@ -221,11 +253,11 @@ class Replay {
         done = std::max(done, busy_until_ns_[static_cast<std::size_t>(stream)]);
       }
     }
-    allocator_.retire(handle);
+    retire(handle);
     if (done > now_ns_) {
       retired_.push({done, event_, handle});
     } else {
-      allocator_.reuse(handle);
+      reuse(handle);
     }
     handle = kDead;
   }
@@ -234,7 +266,7 @@ class Replay {
     while (!retired_.empty() && retired_.top().done_ns <= now_ns_) reuse_first();
   }
   void reuse_first() {
-    allocator_.reuse(retired_.top().handle);
+    reuse(retired_.top().handle);
     retired_.pop();
   }
 
@@ -280,6 +312,7 @@ class Replay {
   const Card& card_;
   std::int64_t microbatches_;
   CachingAllocator allocator_;
+  std::optional<SnapshotRecorder> recorder_;
   std::vector<StreamUse> uses_;                      // [storage]
   std::vector<CachingAllocator::Handle> live_;       // [microbatch][storage]
   std::vector<CachingAllocator::Handle> left_over_;  // [storage], of the previous iteration
@@ -326,6 +359,16 @@ CardReplay replay_card(const Card& card, Bytes limit) {
                                     allocator.allocated(), allocator.reserved()};
   }
   return out;
+}
+
+AllocatorSnapshot snapshot_card(const Card& card, std::int64_t event) {
+  Replay replay(card, CachingAllocator::kNoLimit, true);
+  replay.start_up();
+  replay.keep(ResidentSince::kFirstUse);
+  replay.iterate();
+  replay.keep(ResidentSince::kOptimizerStep);
+  replay.iterate(event);
+  return replay.snapshot();
 }
 
 }  // namespace tidemark

@@ -16,6 +16,8 @@
 #include <optional>
 
 #include "models/job.h"
+#include "sim/allocator_snapshot.h"
+#include "sim/caching_allocator.h"
 #include "sim/issue_clock.h"
 #include "sim/memory_sequence.h"
 #include "sim/resident_memory.h"
@@ -60,11 +62,16 @@ struct Card {
   const LaneRows& rows;
   std::int64_t lane = 0;
   bool collectives_record_streams = false;
-  const StageClock* clock = nullptr;  // of that lane; null where no stream is recorded
-  std::int64_t optimizer_rank = 0;    // see gradient_buffers
+  const StageClock* clock = nullptr;            // of that lane; null where no stream is recorded
+  std::int64_t optimizer_rank = 0;              // see gradient_buffers
+  Bytes capacity = CachingAllocator::kNoLimit;  // for the threshold of garbage collection
 };
 
 // Replays a card whose segments may take `limit` together.
 CardReplay replay_card(const Card& card, Bytes limit);
+
+// The allocator right after event `event` of the second iteration (-1: when it begins), with the
+// trace of that iteration. On a card without limit.
+AllocatorSnapshot snapshot_card(const Card& card, std::int64_t event);
 
 }  // namespace tidemark

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "models/flops.h"
+#include "models/input_error.h"
 #include "models/parameters.h"
 #include "sim/caching_allocator.h"
 #include "sim/parallel.h"
@@ -103,7 +104,7 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
 
 void replay_hottest_card(const Job& job, const Program& program, const LaneRows& rows,
                          std::size_t stage, bool collectives_record, const StageClock* clock,
-                         Bytes limit, StageResult& out) {
+                         Bytes limit, Bytes capacity, StageResult& out) {
   const Card card{job,
                   static_cast<std::int64_t>(stage),
                   program.stages[stage].graph,
@@ -113,7 +114,9 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
                   rows,
                   out.hottest_lane,
                   collectives_record,
-                  clock};
+                  clock,
+                  0,
+                  capacity};
   out.card = replay_card(card, CachingAllocator::kNoLimit);
   if (out.card.memory.reserved <= limit) return;
   const CardReplay limited = replay_card(card, limit);
@@ -174,6 +177,10 @@ bool SimulationResult::gives_back() const {
 }
 
 Job on_platform(Job job, const HardwareProfile& profile) {
+  if (job.options.allocator.expandable_segments && profile.rocm()) {
+    throw InputError(job.source, "expandable_segments", "True",
+                     "False on " + profile.name + ": PyTorch for ROCm has no expandable segments");
+  }
   if (job.options.attention_backend == AttentionBackend::kAuto) {
     job.options.attention_backend = profile.auto_attention.backend;
   }
@@ -245,7 +252,8 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   IterationTimes times = run_units(out.program, {&out.rows, 1}, recorders);
   parallel_for(r.stages.size(), [&](std::size_t stage) {
     replay_hottest_card(job, out.program, out.rows, stage, collectives,
-                        records ? &clocks.clock(stage) : nullptr, r.limit(), r.stages[stage]);
+                        records ? &clocks.clock(stage) : nullptr, r.limit(), r.capacity,
+                        r.stages[stage]);
   });
 
   std::int64_t in_slots = 0;

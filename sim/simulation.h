@@ -94,6 +94,7 @@ Bytes segment_limit(const HardwareProfile& profile);
 bool records_streams(const Job& job, const HardwareProfile& profile);
 
 // The job with what it leaves to the platform filled in: the attention backend.
+// Throws: InputError for expandable segments of the allocator on ROCm.
 Job on_platform(Job job, const HardwareProfile& profile);
 
 // Requires: a validated job. `recorder` sees every operator of the run.

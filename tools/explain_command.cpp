@@ -3,10 +3,15 @@
 
 #include "models/input_error.h"
 #include "planner/remedies.h"
+#include "sim/peak_snapshot.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
 #include "tools/memory_breakdown.h"
+#include "tools/memory_snapshot.h"
+#include "tools/output_file.h"
+#include "tools/plot.h"
 #include "tools/quantity_text.h"
+#include "tools/segment_map.h"
 #include "tools/simulation_report.h"
 #include "tools/text_table.h"
 #include "traces/routing.h"
@@ -186,6 +191,28 @@ nlohmann::ordered_json explanation_json(const Explanation& e) {
   return json;
 }
 
+// The files beside the report.
+void write_peak(const Arguments& arguments, const JobInput& input, const Simulation& simulation,
+                const Explanation& e) {
+  const auto map = arguments.text("segment-map");
+  const auto file = arguments.text("memory-snapshot");
+  if (!map && !file) return;
+  const AllocatorSnapshot snapshot =
+      snapshot_at_peak(input.job, input.profile, simulation, e.stage);
+  if (map) {
+    plot(segment_map(snapshot, e.moment.microbatch,
+                     input.job.name + ", stage " + std::to_string(e.stage) +
+                         " at its peak: " + gib_text(Bytes(snapshot.reserved())) + " reserved, " +
+                         gib_text(Bytes(snapshot.allocated())) + " allocated"),
+         *map);
+  }
+  if (file) {
+    OutputFile out(*file);
+    write_memory_snapshot(out.stream(), snapshot);
+    out.commit();
+  }
+}
+
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const std::optional<std::int64_t> asked =
@@ -199,6 +226,7 @@ Report run(const Arguments& arguments) {
                                 live_at_peak(input.job, simulation, stage),
                                 kept_by_layer(input.job, simulation, stage),
                                 find_remedies(input.job, input.profile, simulation, stage)};
+  write_peak(arguments, input, simulation, explanation);
   Report report;
   report.exit = verdict.exit();
   report.json = result_with_provenance(input.files, arguments);
@@ -217,6 +245,12 @@ Report run(const Arguments& arguments) {
 Command explain_command() {
   std::vector<Flag> flags = job_flags();
   flags.push_back({"stage", "N", "explain this pipeline stage instead of the fullest"});
+  flags.push_back({"segment-map", "FILE",
+                   "draw the allocator's segments at the peak, with gnuplot; .svg or .png"});
+  flags.push_back(
+      {"memory-snapshot", "FILE",
+       "write them with the trace that led there as PyTorch's memory snapshot, a pickle "
+       "for pytorch.org/memory_viz"});
   return {"explain", "JOB.json | --megatron-args FILE --hardware NAME",
           "what fills a card at its peak, by storage and layer, and what would free memory",
           std::move(flags), run};

@@ -304,7 +304,7 @@ TEST(JobReader, RoundTripOfKwaisFork) {
   EXPECT_TRUE(job.options.recompute.layernorm);
   EXPECT_TRUE(job.options.recompute.mlp_act);
   EXPECT_DOUBLE_EQ(job.options.offload_ratio, 0.3);
-  EXPECT_EQ(*job.options.allocator_max_split_size_mb, 21);
+  EXPECT_EQ(*job.options.allocator.max_split_size_mb, 21);
   EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("take no time")));
   EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
 
@@ -316,6 +316,24 @@ TEST(JobReader, RoundTripOfKwaisFork) {
               AllOf(HasSubstr("/options/kaimm_recompute_mlp_activation_func: true, expected the "
                               "fork \"kwai\""),
                     HasSubstr("/options/kaimm_offload_activation_ratio: 0.3")));
+}
+
+TEST(JobReader, ReadsAllocatorOptions) {
+  nlohmann::json json = small_job();
+  json["options"].update({{"allocator_garbage_collection_threshold", 0.8},
+                          {"allocator_roundup_power2_divisions", 4},
+                          {"allocator_expandable_segments", true}});
+  const Job job = job_from_json(json, "job.json");
+  EXPECT_EQ(job.options.allocator.garbage_collection_threshold, 0.8);
+  EXPECT_EQ(job.options.allocator.roundup_power2_divisions, 4);
+  EXPECT_TRUE(job.options.allocator.expandable_segments);
+  EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
+
+  json["options"]["allocator_garbage_collection_threshold"] = 1.0;
+  json["options"]["allocator_roundup_power2_divisions"] = 3;
+  EXPECT_THAT(error_of(json),
+              AllOf(HasSubstr("/options/allocator_garbage_collection_threshold: 1.0"),
+                    HasSubstr("/options/allocator_roundup_power2_divisions: 3")));
 }
 
 TEST(JobReader, RoundTripOfMultiLatentAttention) {

@@ -154,6 +154,20 @@ TEST(ArgumentsFromScript, ComputesWithTheWorldSizeOfTheCaller) {
   EXPECT_EQ(text_of(a, "global_batch_size"), std::to_string(64 * (64 / 2 / 4 / 1)));
 }
 
+TEST(ArgumentsFromScript, ReadsTheAllocatorsSettings) {
+  const auto conf = [](const std::string& script) {
+    const auto found = from_script(script + "python x.py --num-layers 4").allocator_conf;
+    return found ? found->place + " " + found->text : "";
+  };
+  EXPECT_EQ(conf(""), "");
+  EXPECT_EQ(conf("set -x\nexport PYTORCH_CUDA_ALLOC_CONF=\"max_split_size_mb:21\"\n"),
+            "line 2 max_split_size_mb:21");
+  EXPECT_EQ(conf("MB=64\nPYTORCH_HIP_ALLOC_CONF=max_split_size_mb:$MB "),
+            "line 2 max_split_size_mb:64");
+  EXPECT_EQ(conf("mpirun -x PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "),
+            "line 1 expandable_segments:True");
+}
+
 TEST(ArgumentsFromScript, TheLastOfRepeatedFlagsCounts) {
   EXPECT_EQ(text_of(from_script("python x.py --num-layers 4 --num-layers 8"), "num_layers"), "8");
 }

@@ -472,6 +472,18 @@ TEST(JobFromMegatron, BatchSchedulesStartWithTheirFirstSize) {
               HasSubstr("/step_batch_size_schedule: 10:32"));
 }
 
+TEST(JobFromMegatron, TakesTheAllocatorsSettings) {
+  MegatronArguments arguments = arguments_from_json(dense(), "args.json");
+  arguments.allocator_conf = {"max_split_size_mb:64,garbage_collection_threshold:0.8", "line 3"};
+  const Job job = job_from_megatron(arguments, context());
+  EXPECT_EQ(job.options.allocator.max_split_size_mb, 64);
+  EXPECT_EQ(job.options.allocator.garbage_collection_threshold, 0);  // Megatron sets no fraction
+  EXPECT_THAT(job.warnings, ElementsAre(HasSubstr("garbage_collection_threshold has no effect")));
+
+  arguments.allocator_conf->text = "max_split_size_mb:8";
+  EXPECT_THROW(job_from_megatron(arguments, context()), InputError);
+}
+
 TEST(JobFromMegatron, ListsUnknownNamesInOneWarningWithHints) {
   const Job job = read(with(dense(), {{"num_layer", 4}, {"zzzzzz", 1}}));
   EXPECT_THAT(job.warnings, ElementsAre("unknown arguments, ignored: num_layer (num_layers?), "

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/input_error.h"
 #include "tests/support/jobs.h"
 
 namespace tidemark {
@@ -33,6 +34,13 @@ TEST(Simulate, HoldsAtLeastWhatIsResidentAndWhatIsCarriedOver) {
     EXPECT_GE(stage.allocated_after_iteration(), resident + stage.carried_over);
     EXPECT_GE(stage.peak_allocated(), resident + stage.memory.lanes[0].bytes);
   }
+}
+
+TEST(OnPlatform, RefusesExpandableSegmentsOnRocm) {
+  Job job = two_stage_job();
+  job.options.allocator.expandable_segments = true;
+  EXPECT_NO_THROW(on_platform(job, load_hardware_profile("h100")));
+  EXPECT_THROW(on_platform(job, load_hardware_profile("bw1000")), InputError);
 }
 
 TEST(Simulate, CountsMicrobatchesInFlight) {

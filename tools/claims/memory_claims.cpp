@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
@@ -75,6 +76,36 @@ std::vector<ClaimLine> memory_lines(const std::vector<MemoryRun>& runs, const Me
   return lines;
 }
 
+// What is reserved beyond the peak allocated, of each rank's last line: an error of its own, since
+// it is a small difference of large numbers. No bound.
+std::vector<ClaimLine> unused_lines(const std::vector<MemoryRun>& runs) {
+  std::vector<ClaimLine> lines;
+  std::vector<double> run_means;
+  for (const MemoryRun& run : runs) {
+    std::map<std::int64_t, const ComparedMemory*> last;  // [rank]
+    for (const ComparedMemory& line : run.lines) last[line.logged.rank] = &line;
+    std::vector<double> errors;
+    double measured = 0;
+    double predicted = 0;
+    for (const auto& [rank, line] : last) {
+      const double logged = line->logged.max_reserved_mib - line->logged.max_allocated_mib;
+      const double ours = to_mib(line->max_reserved - line->max_allocated);
+      errors.push_back(percent_off(ours, logged));
+      measured += logged;
+      predicted += ours;
+    }
+    if (errors.empty()) continue;
+    run_means.push_back(summarize(errors).mean);
+    const auto ranks = static_cast<double>(last.size());
+    lines.push_back({run.name + ": reserved - peak allocated, mean over ranks",
+                     fixed_text(measured / ranks, 1), fixed_text(predicted / ranks, 1),
+                     run_means.back(), true});
+  }
+  lines.push_back(
+      {"reserved - peak allocated, mean over runs", "", "", summarize(run_means).mean, true});
+  return lines;
+}
+
 }  // namespace
 
 // One counter of every memory line of the logs.
@@ -84,7 +115,12 @@ ClaimCheck memory(JsonReader& claim, const fs::path& root) {
   return [=, cases = read_log_cases(claim, root)] {
     std::vector<MemoryRun> runs;
     for (const LogCase& c : cases) runs.push_back({c.name(), simulate_log(c).comparison.memory});
-    return memory_lines(runs, field, tolerance);
+    std::vector<ClaimLine> lines = memory_lines(runs, field, tolerance);
+    if (field.predicted == &ComparedMemory::max_reserved) {
+      const std::vector<ClaimLine> more = unused_lines(runs);
+      lines.insert(lines.end(), more.begin(), more.end());
+    }
+    return lines;
   };
 }
 

@@ -1,0 +1,35 @@
+#include "sim/peak_snapshot.h"
+
+#include <vector>
+
+#include "sim/issue_clock.h"
+
+namespace tidemark {
+
+AllocatorSnapshot snapshot_at_peak(const Job& given, const HardwareProfile& profile,
+                                   const Simulation& simulation, std::int64_t stage) {
+  const Job job = on_platform(given, profile);
+  const auto index = static_cast<std::size_t>(stage);
+  const StageResult& result = simulation.result.stages[index];
+  const bool collectives = profile.allocator_for(job.versions.dtk).collectives_record_streams;
+  const bool records = collectives || !job.options.offload.modules.empty();
+  const std::vector<std::int64_t> lanes(simulation.result.stages.size(), result.hottest_lane);
+  ClockRecorder clocks(simulation.program, lanes, nullptr);
+  if (records) run_unit(simulation.program, simulation.rows, &clocks);
+  const Card card{job,
+                  stage,
+                  simulation.program.stages[index].graph,
+                  simulation.program.schedule.stages[index],
+                  result.sequence,
+                  result.resident,
+                  simulation.rows,
+                  result.hottest_lane,
+                  collectives,
+                  records ? &clocks.clock(index) : nullptr,
+                  0,
+                  simulation.result.capacity};
+  return snapshot_card(card,
+                       result.memory.lanes[static_cast<std::size_t>(result.hottest_lane)].event);
+}
+
+}  // namespace tidemark
