@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/units.h"
 #include "traces/normal_table.h"
 
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kBlocks = 8;  // of a window of innovations
+constexpr std::int64_t kBlocks = 8;  // about, of a window of innovations
 
 // Adds weight * a standard normal deviate to each.
 void add_innovation(HashStream stream, double weight, std::span<double> out) {
@@ -29,8 +28,8 @@ void add_drifting(HashStream stream, std::int64_t iteration, std::int64_t window
     add_innovation(stream, weight, out);
     return;
   }
-  const std::int64_t blocks = std::min(window, kBlocks);
-  const std::int64_t length = ceil_div(window, blocks);
+  const std::int64_t length = std::max<std::int64_t>(1, (window + kBlocks / 2) / kBlocks);
+  const std::int64_t blocks = (window + length / 2) / length;
   const std::int64_t newest = iteration / length;
   const double in = static_cast<double>(iteration % length) / static_cast<double>(length);
   const double out_going = 1 - in;
