@@ -17,6 +17,7 @@
 #include "tools/log_comparison.h"
 #include "tools/memory_breakdown.h"
 #include "tools/quantity_text.h"
+#include "tools/routing_claims.h"
 #include "traces/routing.h"
 
 namespace tidemark {
@@ -667,7 +668,9 @@ const std::map<std::string, ClaimKind>& claim_kinds() {
       {"model_flops", model_flops},
       {"parameters", parameters},
       {"rank_memory", rank_memory},
+      {"recorded_ratios", recorded_ratios},
       {"schedule", schedule},
+      {"workload_ratios", workload_ratios},
       {"zoo_parameters", zoo_parameters}};
   return kKinds;
 }

@@ -29,5 +29,6 @@ struct Command {
 Command simulate_command();
 Command explain_command();
 Command validate_command();
+Command trace_command();
 
 }  // namespace tidemark

@@ -18,7 +18,7 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands = {simulate_command(), explain_command(),
-                                                 validate_command()};
+                                                 validate_command(), trace_command()};
   return kCommands;
 }
 

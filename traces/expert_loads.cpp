@@ -13,10 +13,12 @@ constexpr std::int64_t kBlocks = 8;  // about, of a window of innovations
 // Adds weight * a standard normal deviate to each.
 void add_innovation(HashStream stream, double weight, std::span<double> out) {
   const NormalTable& normal = NormalTable::get();
-  for (std::size_t e = 0; e < out.size(); ++e) {
-    out[e] +=
-        weight *
-        normal.at(static_cast<std::uint32_t>(stream.bits(static_cast<std::int64_t>(e)) >> 32));
+  for (std::size_t e = 0; e < out.size(); e += 2) {
+    const std::uint64_t bits = stream.bits(static_cast<std::int64_t>(e));
+    out[e] += weight * normal.at(static_cast<std::uint32_t>(bits));
+    if (e + 1 < out.size()) {
+      out[e + 1] += weight * normal.at(static_cast<std::uint32_t>(bits >> 32));
+    }
   }
 }
 
