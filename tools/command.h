@@ -30,5 +30,6 @@ Command simulate_command();
 Command compare_command();
 Command explain_command();
 Command validate_command();
+Command trace_command();
 
 }  // namespace tidemark

@@ -18,7 +18,8 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands = {simulate_command(), compare_command(),
-                                                 explain_command(), validate_command()};
+                                                 explain_command(), validate_command(),
+                                                 trace_command()};
   return kCommands;
 }
 

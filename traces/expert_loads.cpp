@@ -3,21 +3,22 @@
 #include <algorithm>
 #include <cmath>
 
-#include "models/units.h"
 #include "traces/normal_table.h"
 
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kBlocks = 8;  // of a window of innovations
+constexpr std::int64_t kBlocks = 8;  // about, of a window of innovations
 
 // Adds weight * a standard normal deviate to each.
 void add_innovation(HashStream stream, double weight, std::span<double> out) {
   const NormalTable& normal = NormalTable::get();
-  for (std::size_t e = 0; e < out.size(); ++e) {
-    out[e] +=
-        weight *
-        normal.at(static_cast<std::uint32_t>(stream.bits(static_cast<std::int64_t>(e)) >> 32));
+  for (std::size_t e = 0; e < out.size(); e += 2) {
+    const std::uint64_t bits = stream.bits(static_cast<std::int64_t>(e));
+    out[e] += weight * normal.at(static_cast<std::uint32_t>(bits));
+    if (e + 1 < out.size()) {
+      out[e + 1] += weight * normal.at(static_cast<std::uint32_t>(bits >> 32));
+    }
   }
 }
 
@@ -29,8 +30,8 @@ void add_drifting(HashStream stream, std::int64_t iteration, std::int64_t window
     add_innovation(stream, weight, out);
     return;
   }
-  const std::int64_t blocks = std::min(window, kBlocks);
-  const std::int64_t length = ceil_div(window, blocks);
+  const std::int64_t length = std::max<std::int64_t>(1, (window + kBlocks / 2) / kBlocks);
+  const std::int64_t blocks = (window + length / 2) / length;
   const std::int64_t newest = iteration / length;
   const double in = static_cast<double>(iteration % length) / static_cast<double>(length);
   const double out_going = 1 - in;

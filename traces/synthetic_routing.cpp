@@ -22,6 +22,7 @@ HashStream stream_of(std::uint64_t seed, Purpose purpose) {
 // Ranks of bagualu2's calm iterations deviate so much: the largest of 10^5 to 10^7 of them, those
 // of an iteration of a large job, is then 1.13 to 1.16.
 constexpr double kCalmDeviation = 0.03;
+constexpr std::int64_t kCalmDrift = 200;  // iterations
 
 // An iteration's burst.
 struct Burst {
@@ -62,13 +63,14 @@ void set_rank(std::span<std::int64_t> counts, std::size_t rank, std::size_t size
 // Cuts ranks to `most` rows and gives what is cut to the others, in proportion to their room.
 void bound_ranks(std::span<std::int64_t> counts, std::size_t size, std::int64_t most) {
   std::int64_t excess = 0;
-  std::int64_t room = 0;
   for (std::size_t begin = 0; begin < counts.size(); begin += size) {
-    const std::int64_t rows = sum_of(counts.subspan(begin, size));
+    std::int64_t rows = 0;
+    for (std::size_t e = begin; e < begin + size; ++e) rows += counts[e];
     excess += std::max<std::int64_t>(0, rows - most);
-    room += std::max<std::int64_t>(0, most - rows);
   }
   if (excess == 0) return;
+  const std::int64_t ranks = std::ssize(counts) / static_cast<std::int64_t>(size);
+  const std::int64_t room = ranks * most - sum_of(counts) + excess;
   std::int64_t running = 0;
   for (std::size_t begin = 0; begin < counts.size(); begin += size) {
     const auto rank = counts.subspan(begin, size);
@@ -89,8 +91,9 @@ class SyntheticRouting : public RoutingSource {
       // Of the mean over a rank's experts.
       alpha = static_cast<double>(shape.ranks) /
               (static_cast<double>(shape.experts) * kCalmDeviation * kCalmDeviation);
+      workload_.drift_iterations = kCalmDrift;
     }
-    loads_.emplace(shape, workload, alpha, stream_of(seed, Purpose::kLoads));
+    loads_.emplace(shape, workload_, alpha, stream_of(seed, Purpose::kLoads));
   }
 
   void counts(std::int64_t iteration, std::int64_t unit, RoutingCounts& out) const override {
