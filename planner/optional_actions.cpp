@@ -10,7 +10,7 @@ namespace {
 class Builder {
  public:
   Builder(const OperatorGraph& graph, const ActionCatalogue& catalogue,
-          const std::function<bool(ActionKind)>& wanted)
+          const std::function<bool(std::int32_t, std::int32_t)>& wanted)
       : before_(graph), entries_(catalogue.entries) {
     OperatorGraph& after = out_.graph;
     after.storages = graph.storages;
@@ -18,7 +18,7 @@ class Builder {
     for (std::size_t e = 0; e < entries_.size(); ++e) {
       std::vector<std::int32_t>& ids = out_.ids.emplace_back(entries_[e].actions.size(), -1);
       for (std::size_t a = 1; a < entries_[e].actions.size(); ++a) {
-        if (!wanted(entries_[e].actions[a].kind)) continue;
+        if (!wanted(static_cast<std::int32_t>(e), static_cast<std::int32_t>(a))) continue;
         ids[a] = static_cast<std::int32_t>(out_.actions.size());
         out_.actions.push_back({static_cast<std::int32_t>(e), static_cast<std::int32_t>(a)});
         made_.emplace_back();
@@ -185,7 +185,7 @@ void OptionalGraph::take(std::int32_t microbatch, std::int32_t entry, std::int32
 }
 
 OptionalGraph with_optional_actions(const OperatorGraph& graph, const ActionCatalogue& catalogue,
-                                    const std::function<bool(ActionKind)>& wanted) {
+                                    const std::function<bool(std::int32_t, std::int32_t)>& wanted) {
   return Builder(graph, catalogue, wanted).run();
 }
 

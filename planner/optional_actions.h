@@ -32,8 +32,10 @@ struct OptionalGraph {
             StageDecisions& decisions) const;
 };
 
-// `wanted`: which actions may be taken. Throws: std::logic_error as check_operator_graph does.
-OptionalGraph with_optional_actions(const OperatorGraph& graph, const ActionCatalogue& catalogue,
-                                    const std::function<bool(ActionKind)>& wanted);
+// `wanted`: whether an entry's action may be taken. Throws: std::logic_error as
+// check_operator_graph does.
+OptionalGraph with_optional_actions(
+    const OperatorGraph& graph, const ActionCatalogue& catalogue,
+    const std::function<bool(std::int32_t entry, std::int32_t action)>& wanted);
 
 }  // namespace tidemark

@@ -15,7 +15,8 @@ AllocatorSnapshot snapshot_at_peak(const Job& given, const HardwareProfile& prof
   const bool records = collectives || !job.options.offload.modules.empty();
   const std::vector<std::int64_t> lanes(simulation.result.stages.size(), result.hottest_lane);
   ClockRecorder clocks(simulation.program, lanes, nullptr);
-  if (records) run_unit(simulation.program, simulation.rows, &clocks);
+  Recorder* const recorders[] = {&clocks};
+  if (records) run_units(simulation.program, {&simulation.rows, 1}, recorders);
   const Card card{job,
                   stage,
                   simulation.program.stages[index].graph,

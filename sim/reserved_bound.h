@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "models/operator_graph.h"
-#include "traces/routing.h"
+#include "traces/lane_rows.h"
 
 namespace tidemark {
 

@@ -33,11 +33,12 @@ bool cards_are_alike(const Job& job, const RoutingInput& routing) {
 
 struct TrainingRun::Impl {
   Impl(const Job& given, const HardwareProfile& hardware, const RoutingSource& source,
-       std::int64_t evaluated_units)
+       std::int64_t evaluated_units, const Program* managed, const Policy* decides)
       : job(on_platform(given, hardware)),
         profile(hardware),
         routing(source),
-        program(build_program(job, profile)),
+        program(managed != nullptr ? *managed : build_program(job, profile)),
+        policy(decides),
         units(static_cast<std::size_t>(evaluated_units)),
         lanes(static_cast<std::size_t>(program.lanes)),
         limit(segment_limit(profile)),
@@ -55,10 +56,12 @@ struct TrainingRun::Impl {
       stage.waits.assign(units * lanes, 0);
     });
     rows.assign(units, LaneRows(job));
+    if (policy != nullptr) decisions.assign(units, UnitDecisions(stages.size()));
   }
 
   struct Stage {
     MemorySequence sequence;
+    MemorySequence replayed;  // of the hottest card, under its decisions
     std::unique_ptr<LanePeaks> compiled;
     std::vector<ResidentItem> resident;
     std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
@@ -83,7 +86,14 @@ struct TrainingRun::Impl {
       const std::size_t u = i / stages.size();
       Stage& stage = stages[i % stages.size()];
       std::vector<std::int64_t> own(lanes);
-      stage.compiled->evaluate(rows[u], {}, own, std::span(stage.peaks).subspan(u * lanes, lanes));
+      const StageDecisions* taken = nullptr;
+      if (policy != nullptr) {
+        StageDecisions& mine = decisions[u][i % stages.size()];
+        mine = policy->decide(static_cast<std::int32_t>(i % stages.size()), rows[u]);
+        taken = &mine;
+      }
+      stage.compiled->evaluate(rows[u], taken != nullptr ? *taken : StageDecisions(), own,
+                               std::span(stage.peaks).subspan(u * lanes, lanes));
     });
     for (std::size_t s = 0; s < stages.size(); ++s) {
       const auto most = std::ranges::max_element(stages[s].peaks) - stages[s].peaks.begin();
@@ -107,18 +117,21 @@ struct TrainingRun::Impl {
       clocks.push_back(any ? std::make_unique<ClockRecorder>(program, watched, nullptr) : nullptr);
       recorders[u] = clocks.back().get();
     }
-    return run_units(program, rows, recorders);
+    return run_units(program, rows, recorders, decisions);
   }
 
   void emulate() {
     parallel_for(stages.size(), [&](std::size_t s) {
       Stage& stage = stages[s];
-      const StageClock& clock = clocks[static_cast<std::size_t>(stage.hottest.unit)]->clock(s);
+      const auto unit = static_cast<std::size_t>(stage.hottest.unit);
+      const StageClock& clock = clocks[unit]->clock(s);
+      stage.replayed =
+          policy != nullptr ? decided(stage.sequence, decisions[unit][s]) : stage.sequence;
       const Card card{job,
                       static_cast<std::int64_t>(s),
                       program.stages[s].graph,
                       program.schedule.stages[s],
-                      stage.sequence,
+                      stage.replayed,
                       stage.resident,
                       rows[static_cast<std::size_t>(stage.hottest.unit)],
                       stage.hottest.lane,
@@ -136,7 +149,7 @@ struct TrainingRun::Impl {
       stage.out_of_memory_ns = 0;
       if (limited.out_of_memory->event >= 0) {
         const MemoryEvent& e =
-            stage.sequence.events[static_cast<std::size_t>(limited.out_of_memory->event)];
+            stage.replayed.events[static_cast<std::size_t>(limited.out_of_memory->event)];
         stage.out_of_memory_ns =
             clock.steps[static_cast<std::size_t>(e.step)][static_cast<std::size_t>(e.op)].issued_ns;
       }
@@ -191,7 +204,7 @@ struct TrainingRun::Impl {
     out.short_by = stage.card.memory.reserved - limit;
     if (stage.out_of_memory->event < 0) return out;
     const MemoryEvent& e =
-        stage.sequence.events[static_cast<std::size_t>(stage.out_of_memory->event)];
+        stage.replayed.events[static_cast<std::size_t>(stage.out_of_memory->event)];
     const Storage& storage =
         program.stages[first_out].graph.storages[static_cast<std::size_t>(e.storage)];
     out.microbatch = e.microbatch;
@@ -234,19 +247,27 @@ struct TrainingRun::Impl {
   const HardwareProfile& profile;
   const RoutingSource& routing;
   const Program program;
+  const Policy* const policy;  // null: nothing is optional
   const std::size_t units;
   const std::size_t lanes;
   const Bytes limit;
   const bool records;
   std::vector<Stage> stages;
   std::vector<LaneRows> rows;                          // [unit]
+  std::vector<UnitDecisions> decisions;                // [unit]; none without a policy
   std::vector<std::unique_ptr<ClockRecorder>> clocks;  // [unit], null where nothing is watched
   std::size_t first_out = 0;                           // the stage that ran out of memory first
 };
 
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const RoutingSource& routing, bool alike)
-    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units())) {}
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(), nullptr,
+                                   nullptr)) {}
+TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
+                         const RoutingSource& routing, bool alike, const Program& program,
+                         const Policy& policy)
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(), &program,
+                                   &policy)) {}
 TrainingRun::~TrainingRun() = default;
 
 RunResult TrainingRun::run(const RunSpec& spec,

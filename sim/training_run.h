@@ -22,6 +22,7 @@
 #include "sim/card_memory.h"
 #include "sim/lane_engine.h"
 #include "sim/lane_peaks.h"
+#include "sim/policy.h"
 #include "sim/program.h"
 #include "traces/routing_source.h"
 
@@ -87,6 +88,9 @@ struct RunResult {
 
 class TrainingRun {
  public:
+  // Of a program with optional actions; `policy`, which outlives this, decides about them.
+  TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
+              bool alike, const Program& program, const Policy& policy);
   // `alike`: all cards of a stage do the same work, so one unit stands for all. Requires: a
   // validated job; `routing` of its shape outlives this.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,

@@ -1,7 +1,6 @@
 #include <sstream>
 #include <vector>
 
-#include "planner/static_policies.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
 #include "tools/quantity_text.h"
@@ -12,7 +11,7 @@
 namespace tidemark {
 namespace {
 
-constexpr const char* kDefaultPolicies = "as-given,keep-everything,full-recompute";
+constexpr const char* kDefaultPolicies = "keep-everything,full-recompute,adaptive";
 
 std::vector<std::string> names_of(const std::string& list) {
   std::vector<std::string> out;
@@ -21,13 +20,7 @@ std::vector<std::string> names_of(const std::string& list) {
   return out;
 }
 
-struct Compared {
-  std::string name;
-  JobInput input;
-  RunResult run;
-};
-
-std::string comparison_text(const std::vector<Compared>& all) {
+std::string comparison_text(const std::vector<PolicyRun>& all) {
   TextTable table({{"policy", TextTable::Align::kLeft},
                    {"useful tokens/s"},
                    {"MFU"},
@@ -37,7 +30,7 @@ std::string comparison_text(const std::vector<Compared>& all) {
                    {"lost"},
                    {"highest reserved"},
                    {"of"}});
-  for (const Compared& c : all) {
+  for (const PolicyRun& c : all) {
     const RunResult& r = c.run;
     Bytes reserved;
     std::int64_t time = 0;
@@ -46,7 +39,7 @@ std::string comparison_text(const std::vector<Compared>& all) {
       if (!i.out_of_memory) time += i.time_ns;
     }
     const auto percent = [](double share) { return fixed_text(100 * share, 1) + " %"; };
-    table.add_row({c.name, fixed_text(r.tokens_per_second(c.input.job), 0),
+    table.add_row({c.policy, fixed_text(r.tokens_per_second(c.input.job), 0),
                    percent(mfu_with_losses(c.input, r)), percent(mfu_without_losses(c.input, r)),
                    r.finished == 0 ? "-" : duration_text(SimDuration(time / r.finished)),
                    grouped_text(std::ssize(r.out_of_memory)) + (r.stuck ? ", stuck" : ""),
@@ -58,23 +51,22 @@ std::string comparison_text(const std::vector<Compared>& all) {
 
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
-  const RunSpec spec = run_spec(input.job, arguments);
-  std::vector<Compared> all;
-  for (const std::string& name : names_of(arguments.text("policies").value_or(kDefaultPolicies))) {
-    JobInput with = input;
-    with.job = static_policy(input.job, name).job;
-    all.push_back({name, std::move(with), {}});
-  }
+  const RunOptions options = run_options(input.job, arguments);
+  std::vector<PolicyRun> all;
   Report report;
   report.json = result_with_provenance(input.files, arguments);
-  for (Compared& c : all) {
-    c.run = run_job(c.input, spec, seed_of(arguments), c.name + ": ");
+  std::string notes;
+  for (const std::string& name : names_of(arguments.text("policies").value_or(kDefaultPolicies))) {
+    all.push_back(run_policy(input, name, options));
+    const PolicyRun& c = all.back();
     nlohmann::ordered_json one;
-    one["policy"] = c.name;
+    one["policy"] = c.policy;
     add_run(one, c.input, c.run);
     report.json["policies"].push_back(std::move(one));
+    notes += c.notes;
   }
-  report.text = job_text(input) + "\n" + comparison_text(all) + warnings_text(input.job);
+  report.text =
+      job_text(input) + "\n" + comparison_text(all) + "\n" + notes + warnings_text(input.job);
   return report;
 }
 
@@ -83,9 +75,7 @@ Report run(const Arguments& arguments) {
 Command compare_command() {
   std::vector<Flag> flags = job_flags();
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
-  std::string forms;
-  for (const std::string& form : static_policy_forms()) forms += (forms.empty() ? "" : ", ") + form;
-  flags.push_back({"policies", "A,B,C", "which to run: " + forms});
+  flags.push_back({"policies", "A,B,C", policies_help()});
   return {"compare", "JOB.json | --megatron-args FILE --hardware NAME",
           "a run under several memory policies, on the same routing", std::move(flags), run};
 }

@@ -5,10 +5,15 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include <unistd.h>
 
 #include "models/flops.h"
+#include "models/input_error.h"
+#include "models/parse_number.h"
+#include "planner/adaptive_policy.h"
+#include "planner/static_policies.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"
 
@@ -50,6 +55,21 @@ nlohmann::ordered_json card_json(const CardId& card) {
 
 const IterationRecord& tightest(const RunResult& run) {
   return *std::ranges::max_element(run.iterations, {}, &IterationRecord::peak_reserved);
+}
+
+constexpr const char* kAdaptive = "adaptive";
+
+std::string notes_of(const ManagedRun& managed, double bound, double risk) {
+  std::string out = "adaptive: safe for " + fixed_text(bound, 2) +
+                    " times the balanced load (risk " + fixed_text(100 * risk, 2) +
+                    " % an iteration)";
+  for (std::size_t s = 0; s < managed.stages.size(); ++s) {
+    const ManagedRun::Stage& stage = managed.stages[s];
+    if (stage.headroom_bytes >= 0) continue;
+    out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-stage.headroom_bytes)) +
+           " even if it gives up all it can";
+  }
+  return out + "\n";
 }
 
 std::string verdict(const RunResult& run) {
@@ -175,39 +195,66 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
 }
 
 std::vector<Flag> run_flags() {
-  return {{"iterations", "N", "iterations of a run; the job's when not given"},
-          {"seed", "N", "of synthetic routing; 1 when not given"}};
+  return {
+      {"iterations", "N", "iterations of a run; the job's when not given"},
+      {"seed", "N", "of synthetic routing; 1 when not given"},
+      {"risk", "P", "of running out of memory in an iteration, for the adaptive policy; 0.001"}};
 }
 
-RunSpec run_spec(const Job& job, const Arguments& arguments) {
-  RunSpec spec = job.run;
-  spec.iterations = arguments.integer("iterations", 1, 10'000'000).value_or(spec.iterations);
-  return spec;
-}
-
-std::uint64_t seed_of(const Arguments& arguments) {
-  return static_cast<std::uint64_t>(
+RunOptions run_options(const Job& job, const Arguments& arguments) {
+  RunOptions out;
+  out.spec = job.run;
+  out.spec.iterations =
+      arguments.integer("iterations", 1, 10'000'000).value_or(out.spec.iterations);
+  out.seed = static_cast<std::uint64_t>(
       arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1));
+  if (const auto text = arguments.text("risk")) {
+    const auto risk = parse_number<double>(*text);
+    if (!risk || !(*risk > 0 && *risk < 1)) {
+      throw InputError("", "--risk", "\"" + *text + "\"",
+                       "a number between 0 and 1, both excluded");
+    }
+    out.risk = *risk;
+  }
+  return out;
 }
 
-RunResult run_job(const JobInput& input, const RunSpec& spec, std::uint64_t seed,
-                  const std::string& label) {
-  const RoutingInput routing = routing_input(input.job);
-  const std::unique_ptr<RoutingSource> source = make_routing(input.job, routing, seed);
-  TrainingRun run(input.job, input.profile, *source, cards_are_alike(input.job, routing));
-  const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
+std::string policies_help() {
+  std::string out = "how memory is kept within its limit: ";
+  for (const std::string& form : static_policy_forms()) out += form + ", ";
+  return out + kAdaptive;
+}
+
+PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
+  PolicyRun out{policy, given, {}, ""};
+  const bool adapts = policy == kAdaptive;
+  out.input.job = static_policy(given.job, adapts ? "keep-everything" : policy).job;
+  const Job& job = out.input.job;
+  const RoutingInput routing = routing_input(job);
+  const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
+  const bool alike = cards_are_alike(job, routing);
+  std::optional<ManagedRun> managed;
+  if (adapts) {
+    const double bound = rows_bound(job, routing, *source, options.risk);
+    managed.emplace(adaptive_run(job, out.input.profile, bound, false));
+    out.notes = notes_of(*managed, bound, options.risk);
+  }
+  TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike, managed->program,
+                                          *managed->policy)
+                            : TrainingRun(job, out.input.profile, *source, alike);
+  const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
   const InterruptGuard guard;
   std::int64_t done = 0;
-  const RunResult result = run.run(spec, [&](const IterationRecord& record) {
+  out.run = run.run(options.spec, [&](const IterationRecord& record) {
     done += !record.out_of_memory;
     if (shows) {
-      std::fprintf(stderr, "\r%siteration %lld of %lld", label.c_str(),
-                   static_cast<long long>(done), static_cast<long long>(spec.iterations));
+      std::fprintf(stderr, "\r%s: iteration %lld of %lld", policy.c_str(),
+                   static_cast<long long>(done), static_cast<long long>(options.spec.iterations));
     }
     return interrupted == 0;
   });
   if (shows) std::fprintf(stderr, "\r%79s\r", "");
-  return result;
+  return out;
 }
 
 }  // namespace tidemark

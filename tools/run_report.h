@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planner/rows_bound.h"
 #include "sim/training_run.h"
 #include "tools/exit_code.h"
 #include "tools/job_input.h"
@@ -26,13 +27,25 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
 constexpr std::int64_t kSeriesLimit = 10'000;
 
 std::vector<Flag> run_flags();
-// The job's, with --iterations in place of its number.
-RunSpec run_spec(const Job& job, const Arguments& arguments);
-std::uint64_t seed_of(const Arguments& arguments);
+
+struct RunOptions {
+  RunSpec spec;
+  std::uint64_t seed = 1;
+  double risk = kDefaultRisk;
+};
+RunOptions run_options(const Job& job, const Arguments& arguments);
+
+// A job under a policy: one of planner/static_policies.h, or "adaptive" (adaptive_policy.h).
+struct PolicyRun {
+  std::string policy;
+  JobInput input;
+  RunResult run;
+  std::string notes;  // what the policy was prepared for
+};
+std::string policies_help();
 
 // Runs the job under the routing it names, with progress on stderr where that is a terminal. An
 // interrupt (SIGINT) ends it after the iteration at hand.
-RunResult run_job(const JobInput& input, const RunSpec& spec, std::uint64_t seed,
-                  const std::string& label);
+PolicyRun run_policy(const JobInput& input, const std::string& policy, const RunOptions& options);
 
 }  // namespace tidemark

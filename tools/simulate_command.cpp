@@ -16,27 +16,29 @@ void write_trace(const std::string& path, const Job& job, const Simulation& simu
 }
 
 // Routing that differs from card to card, or many iterations.
-Report run_whole(const JobInput& input, const RunSpec& spec, const Arguments& arguments) {
+Report run_whole(const JobInput& given, const RunOptions& options, const Arguments& arguments) {
   for (const char* flag : {"lanes", "trace"}) {
     if (arguments.has(flag)) {
       throw InputError("", std::string("--") + flag, "given",
                        "one iteration of balanced routing beside it");
     }
   }
-  const RunResult result = run_job(input, spec, seed_of(arguments), "");
+  const std::string policy = arguments.text("policy").value_or("as-given");
+  const auto [name, input, result, notes] = run_policy(given, policy, options);
   Report report;
   report.exit = exit_of(result);
   report.json = result_with_provenance(input.files, arguments);
   add_run(report.json, input, result);
-  report.text = run_text(input, result) + "\n" + job_text(input) + warnings_text(input.job);
+  report.text = run_text(input, result) + "\n" + notes + job_text(input) + warnings_text(input.job);
   return report;
 }
 
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
-  const RunSpec spec = run_spec(input.job, arguments);
-  if (spec.iterations > 1 || !cards_are_alike(input.job, routing_input(input.job))) {
-    return run_whole(input, spec, arguments);
+  const RunOptions options = run_options(input.job, arguments);
+  if (options.spec.iterations > 1 || arguments.has("policy") ||
+      !cards_are_alike(input.job, routing_input(input.job))) {
+    return run_whole(input, options, arguments);
   }
   const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job));
   const Verdict verdict = judge(input, simulation);
@@ -57,6 +59,7 @@ Report run(const Arguments& arguments) {
 Command simulate_command() {
   std::vector<Flag> flags = job_flags();
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
+  flags.push_back({"policy", "POLICY", policies_help()});
   flags.push_back({"lanes", "", "add the peak of every lane (card of a stage) to the JSON result"});
   flags.push_back({"trace", "FILE",
                    "write the iteration for chrome://tracing or ui.perfetto.dev: one lane of each "

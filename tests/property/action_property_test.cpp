@@ -127,7 +127,8 @@ TEST(OptionalActions, EnginesAndMemoryModelsAgreeOnAnyDecisions) {
       const OperatorGraph before = build_operator_graph(job, stage);
       const ActionCatalogue catalogue =
           build_action_catalogue(before, costs, balanced_rows(job), 0);
-      stages.push_back(with_optional_actions(before, catalogue, [](ActionKind) { return true; }));
+      stages.push_back(with_optional_actions(before, catalogue,
+                                             [](std::int32_t, std::int32_t) { return true; }));
       graphs.push_back(stages.back().graph);
     }
     const Program program = build_program(job, profile, graphs);
@@ -177,8 +178,12 @@ TEST(OptionalActions, TakenByAllMicrobatchesAreTheAppliedOnes) {
       const OperatorGraph before = build_operator_graph(job, stage);
       const ActionCatalogue catalogue =
           build_action_catalogue(before, costs, balanced_rows(job), 0);
-      const OptionalGraph offered = with_optional_actions(
-          before, catalogue, [](ActionKind kind) { return kind != ActionKind::kRecompute; });
+      const OptionalGraph offered =
+          with_optional_actions(before, catalogue, [&](std::int32_t entry, std::int32_t action) {
+            return catalogue.entries[static_cast<std::size_t>(entry)]
+                       .actions[static_cast<std::size_t>(action)]
+                       .kind != ActionKind::kRecompute;
+          });
       std::vector<std::int32_t> choice;
       decisions.emplace_back(microbatches, offered.graph.optional_actions);
       for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {

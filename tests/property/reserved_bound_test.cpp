@@ -29,7 +29,8 @@ class EmulatedStage {
     const bool records = profile_.allocator_for(job_.versions.dtk).collectives_record_streams;
     const std::vector<std::int64_t> lanes(simulation_.program.stages.size(), lane);
     ClockRecorder clocks(simulation_.program, lanes, nullptr);
-    if (records) run_unit(simulation_.program, simulation_.rows, &clocks);
+    Recorder* const recorders[] = {&clocks};
+    if (records) run_units(simulation_.program, {&simulation_.rows, 1}, recorders);
     const auto index = static_cast<std::size_t>(stage_);
     const StageClock* const clock = records ? &clocks.clock(index) : nullptr;
     const Card card{job_,

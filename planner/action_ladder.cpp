@@ -1,0 +1,84 @@
+#include "planner/action_ladder.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "planner/provision.h"
+
+namespace tidemark {
+namespace {
+
+constexpr std::int64_t kPsPerNs = 1000;
+
+// Of a class: what its storages hold at most and at least, at so many rows.
+struct Extent {
+  std::int64_t most = 0;
+  std::int64_t least = 0;
+};
+
+Extent extent(const std::vector<StorageClass>& classes, std::int64_t rows) {
+  Extent sum;
+  for (const StorageClass& c : classes) {
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    for (const StorageAction& a : c.actions) least = std::min(least, a.held[0].at(rows));
+    sum.most += c.count * c.actions[0].held[0].at(rows);
+    sum.least += c.count * least;
+  }
+  return sum;
+}
+
+// Entries of a class take its actions in the order of the forward.
+std::vector<std::int32_t> choice_of(const CatalogueClasses& classes,
+                                    std::span<const std::int32_t> counts) {
+  std::vector<std::vector<std::int32_t>> left;  // [class][action]
+  std::size_t next = 0;
+  for (const StorageClass& c : classes.classes) {
+    left.emplace_back(counts.begin() + static_cast<std::ptrdiff_t>(next),
+                      counts.begin() + static_cast<std::ptrdiff_t>(next + c.actions.size()));
+    next += c.actions.size();
+  }
+  std::vector<std::int32_t> choice;
+  for (const std::int32_t c : classes.class_of) {
+    std::vector<std::int32_t>& of_class = left[static_cast<std::size_t>(c)];
+    const auto some = std::ranges::find_if(of_class, [](std::int32_t n) { return n > 0; });
+    --*some;
+    choice.push_back(static_cast<std::int32_t>(some - of_class.begin()));
+  }
+  return choice;
+}
+
+}  // namespace
+
+Size held(const CatalogueEntry& entry, std::int32_t action) {
+  return entry.kept.bytes + -1 * entry.actions[static_cast<std::size_t>(action)].freed;
+}
+
+std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
+                                     const LadderOptions& options) {
+  const CatalogueClasses classes = storage_classes(catalogue, 1);
+  ProvisionProblem problem;
+  problem.classes = classes.classes;
+  problem.floor = {Size{}};
+  problem.compute_slack_ps = options.slack_ns * kPsPerNs;
+  problem.out_capacity_ps = {options.period_ns * kPsPerNs};
+  problem.in_capacity_ps = problem.out_capacity_ps;
+  problem.lanes.resize(1);
+  problem.lanes[0].rows = options.balanced_rows;
+  problem.lanes[0].host_budget = std::numeric_limits<std::int32_t>::max() * std::int64_t{1024};
+  const Extent all = extent(classes.classes, options.balanced_rows);
+  ProvisionWorkspace workspace;
+  std::vector<LadderRung> rungs;
+  LadderRung everything;
+  everything.choice.assign(catalogue.entries.size(), 0);
+  rungs.push_back(std::move(everything));
+  for (std::int64_t r = 1; r < options.rungs; ++r) {
+    problem.lanes[0].budget[0] = all.most - (all.most - all.least) * r / (options.rungs - 1);
+    const SolveResult result = provision(problem, WorkLimit{}, workspace);
+    if (!result.has_plan()) continue;
+    rungs.push_back({choice_of(classes, result.counts_of(0, num_actions(problem))),
+                     result.objective_ns, result.bound_ns});
+  }
+  return rungs;
+}
+
+}  // namespace tidemark

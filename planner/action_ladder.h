@@ -1,0 +1,36 @@
+// Plans of a stage from keeping everything to giving up all that can be: what a policy chooses from
+// while a job runs.
+//
+// Rung r holds at most its share of what one microbatch keeps under balanced routing, evenly spaced
+// from everything to the least, at the least exposed time (planner/provision.h). Slack of a stage
+// is the time by which the slowest stage's forward and backward are longer than its own; copies of
+// a microbatch have one such period in each direction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/action_catalogue.h"
+
+namespace tidemark {
+
+struct LadderRung {
+  std::vector<std::int32_t> choice;  // [entry of the catalogue]: an action of the entry
+  std::int64_t exposed_ns = 0;       // of a microbatch
+  std::int64_t bound_ns = 0;         // no plan of this budget exposes less
+};
+
+struct LadderOptions {
+  std::int64_t rungs = 17;
+  std::int64_t balanced_rows = 0;
+  std::int64_t period_ns = 0;  // of the slowest stage's forward and backward
+  std::int64_t slack_ns = 0;
+};
+
+std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
+                                     const LadderOptions& options);
+
+// What an entry holds between its last forward and first backward user under an action.
+Size held(const CatalogueEntry& entry, std::int32_t action);
+
+}  // namespace tidemark

@@ -1,0 +1,328 @@
+#include "planner/adaptive_policy.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "models/layer_operators.h"
+#include "planner/action_catalogue.h"
+#include "planner/action_ladder.h"
+#include "planner/optional_actions.h"
+#include "sim/caching_allocator.h"
+#include "sim/issue_clock.h"
+#include "sim/lane_engine.h"
+#include "sim/lane_peaks.h"
+#include "sim/parallel.h"
+#include "sim/simulation.h"
+
+namespace tidemark {
+namespace {
+
+std::int64_t balanced_rows_of(const Job& job) {
+  if (job.model.num_moe_layers() == 0) return 0;
+  return rows_sent(job) * job.layout.expert_tensor;
+}
+
+// What is decided together: at a slot's beginning or at one of its gates.
+struct DecisionPoint {
+  // Bytes that a rung holds beyond the most frugal one: `fixed`, and `per_row` of layers whose
+  // rows are known here.
+  struct Excess {
+    std::int64_t fixed = 0;
+    std::vector<std::pair<std::int32_t, std::int64_t>> per_row;  // MoE layer, bytes a row
+  };
+  std::vector<Excess> rungs;
+  std::vector<std::vector<std::int32_t>> actions;  // [rung]: of the optional graph
+  std::int64_t likes = 0;                          // excess of the lightest rung, balanced
+};
+
+// Of a chunk.
+struct ChunkPoints {
+  std::vector<DecisionPoint> points;
+  std::int64_t likes = 0;
+};
+
+struct ManagedStage {
+  std::vector<ChunkPoints> chunks;
+  std::int32_t optional_actions = 0;
+  std::int32_t in_flight = 0;  // at most
+  std::int64_t headroom = 0;
+};
+
+class AdaptivePolicy : public Policy {
+ public:
+  AdaptivePolicy(const Schedule& schedule, std::vector<ManagedStage> stages)
+      : schedule_(schedule), stages_(std::move(stages)) {}
+
+  StageDecisions decide(std::int32_t index, const LaneRows& rows) const override {
+    const auto s = static_cast<std::size_t>(index);
+    const ManagedStage& stage = stages_[s];
+    StageDecisions out(schedule_.microbatches, stage.optional_actions);
+    const auto lanes = static_cast<std::size_t>(rows.lanes());
+    std::vector<std::int64_t> used(lanes, 0);
+    std::vector<std::int64_t> excess(lanes);
+    std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> held;
+    for (const Step& step : schedule_.stages[s]) {
+      const Slot* slot = std::get_if<Slot>(&step);
+      if (slot == nullptr) continue;
+      const std::pair key(slot->chunk, slot->microbatch);
+      if (slot->kind != SlotKind::kForward) {
+        const auto it = held.find(key);
+        if (it == held.end()) continue;
+        for (std::size_t l = 0; l < lanes; ++l) used[l] -= it->second[l];
+        held.erase(it);
+        continue;
+      }
+      const ChunkPoints& chunk = stage.chunks[static_cast<std::size_t>(slot->chunk)];
+      std::vector<std::int64_t>& own = held[key];
+      own.assign(lanes, 0);
+      const auto later_slots =
+          std::max<std::int64_t>(0, stage.in_flight - static_cast<std::int64_t>(held.size()));
+      std::int64_t to_come = chunk.likes * (1 + later_slots);
+      for (const DecisionPoint& point : chunk.points) {
+        const std::size_t rung =
+            choose(stage, point, slot->microbatch, rows, used, to_come, excess);
+        for (const std::int32_t action : point.actions[rung]) {
+          out.at(slot->microbatch, action) = 1;
+        }
+        for (std::size_t l = 0; l < lanes; ++l) {
+          own[l] += excess[l];
+          used[l] += excess[l];
+        }
+        to_come -= point.likes;
+      }
+    }
+    return out;
+  }
+
+ private:
+  // Leaves what the chosen rung holds in `excess`.
+  static std::size_t choose(const ManagedStage& stage, const DecisionPoint& point,
+                            std::int32_t microbatch, const LaneRows& rows,
+                            std::span<const std::int64_t> used, std::int64_t to_come,
+                            std::span<std::int64_t> excess) {
+    const double share =
+        static_cast<double>(point.likes) / static_cast<double>(std::max<std::int64_t>(1, to_come));
+    for (std::size_t r = 0; r + 1 < point.rungs.size(); ++r) {
+      const DecisionPoint::Excess& rung = point.rungs[r];
+      std::ranges::fill(excess, rung.fixed);
+      for (const auto& [layer, per_row] : rung.per_row) {
+        const std::int64_t* const of_lane = rows.at(microbatch, layer);
+        for (std::size_t l = 0; l < excess.size(); ++l) excess[l] += per_row * of_lane[l];
+      }
+      bool fits = true;
+      for (std::size_t l = 0; l < excess.size() && fits; ++l) {
+        const auto left = static_cast<double>(stage.headroom - used[l]);
+        fits = static_cast<double>(excess[l]) <= left * share;
+      }
+      if (fits) return r;
+    }
+    std::ranges::fill(excess, 0);
+    return point.rungs.size() - 1;
+  }
+
+  const Schedule schedule_;
+  std::vector<ManagedStage> stages_;
+};
+
+// Positions in a chunk's forward from which on the rows of its MoE layers are known.
+struct Gate {
+  std::int32_t position = 0;
+  std::int32_t moe_layer = -1;
+};
+
+std::vector<Gate> gates_of(const OperatorGraph& graph, const Chunk& chunk,
+                           const std::vector<std::int64_t>& moe_index) {
+  std::vector<Gate> gates;
+  for (std::int32_t i = chunk.forward.begin; i < chunk.forward.end; ++i) {
+    const Operator& op = graph.forward[static_cast<std::size_t>(i)];
+    if (!std::holds_alternative<HostWaitWork>(op.work) || op.layer < 0) continue;
+    const std::int64_t moe_layer = moe_index[static_cast<std::size_t>(op.layer)];
+    if (moe_layer >= 0) gates.push_back({i + 1, static_cast<std::int32_t>(moe_layer)});
+  }
+  return gates;
+}
+
+ChunkPoints points_of(const OperatorGraph& graph, const Chunk& chunk,
+                      const ActionCatalogue& catalogue, const std::vector<LadderRung>& ladder,
+                      const OptionalGraph& optional, const std::vector<std::int64_t>& moe_index,
+                      std::int64_t balanced_rows, std::int64_t bound_rows) {
+  const std::vector<Gate> gates = gates_of(graph, chunk, moe_index);
+  ChunkPoints out;
+  out.points.resize(gates.size() + 1);
+  for (DecisionPoint& point : out.points) {
+    point.rungs.resize(ladder.size());
+    point.actions.resize(ladder.size());
+  }
+  std::vector<std::vector<std::map<std::int32_t, std::int64_t>>> per_row(
+      out.points.size(), std::vector<std::map<std::int32_t, std::int64_t>>(ladder.size()));
+  for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {
+    const CatalogueEntry& entry = catalogue.entries[e];
+    if (entry.kept.writer < chunk.forward.begin || entry.kept.writer >= chunk.forward.end) continue;
+    std::int32_t before = std::numeric_limits<std::int32_t>::max();
+    for (const LadderRung& rung : ladder) {
+      if (rung.choice[e] == 0) continue;
+      before =
+          std::min(before, entry.actions[static_cast<std::size_t>(rung.choice[e])].decide_before);
+    }
+    const auto p = static_cast<std::size_t>(
+        std::ranges::count_if(gates, [&](const Gate& g) { return g.position <= before; }));
+    const std::int64_t moe_layer = moe_index[static_cast<std::size_t>(entry.layer)];
+    const bool known = std::any_of(gates.begin(), gates.begin() + static_cast<std::ptrdiff_t>(p),
+                                   [&](const Gate& g) { return g.moe_layer == moe_layer; });
+    const Size least = held(entry, ladder.back().choice[e]);
+    for (std::size_t r = 0; r < ladder.size(); ++r) {
+      const std::int32_t action = ladder[r].choice[e];
+      const Size more = held(entry, action) + -1 * least;
+      DecisionPoint::Excess& excess = out.points[p].rungs[r];
+      excess.fixed += more.fixed;
+      if (more.per_row != 0 && known) {
+        per_row[p][r][static_cast<std::int32_t>(moe_layer)] += more.per_row;
+      } else {
+        excess.fixed += more.per_row * bound_rows;
+      }
+      if (action > 0) {
+        out.points[p].actions[r].push_back(optional.ids[e][static_cast<std::size_t>(action)]);
+      }
+    }
+  }
+  for (std::size_t p = 0; p < out.points.size(); ++p) {
+    DecisionPoint& point = out.points[p];
+    for (std::size_t r = 0; r < ladder.size(); ++r) {
+      point.rungs[r].per_row.assign(per_row[p][r].begin(), per_row[p][r].end());
+    }
+    point.likes = point.rungs[0].fixed;
+    for (const auto& [layer, bytes] : point.rungs[0].per_row) point.likes += bytes * balanced_rows;
+    out.likes += point.likes;
+  }
+  return out;
+}
+
+// Every microbatch takes rung `r`.
+StageDecisions all_take(const ManagedStage& stage, std::int32_t microbatches, bool frugal) {
+  StageDecisions out(microbatches, stage.optional_actions);
+  for (const ChunkPoints& chunk : stage.chunks) {
+    for (const DecisionPoint& point : chunk.points) {
+      for (const std::int32_t action : frugal ? point.actions.back() : point.actions.front()) {
+        for (std::int32_t mb = 0; mb < microbatches; ++mb) out.at(mb, action) = 1;
+      }
+    }
+  }
+  return out;
+}
+
+RoutingCounts scaled(RoutingCounts counts, double factor) {
+  for (std::int64_t& count : counts.counts) {
+    count = static_cast<std::int64_t>(static_cast<double>(count) * factor);
+  }
+  return counts;
+}
+
+// Of lane 0 of every stage, all microbatches deciding alike.
+std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
+                                const Program& program, const std::vector<ManagedStage>& stages,
+                                const LaneRows& rows, bool frugal) {
+  UnitDecisions decisions;
+  for (const ManagedStage& stage : stages) {
+    decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
+  }
+  ClockRecorder clocks(program, std::vector<std::int64_t>(stages.size(), 0), nullptr);
+  Recorder* const recorders[] = {&clocks};
+  run_units(program, {&rows, 1}, recorders, {&decisions, 1});
+  std::vector<CardMemory> out(stages.size());
+  parallel_for(stages.size(), [&](std::size_t s) {
+    const StageProgram& p = program.stages[s];
+    const auto stage = static_cast<std::int32_t>(s);
+    const MemorySequence sequence =
+        decided(build_memory_sequence(p.graph, program.schedule, stage, p.offload), decisions[s]);
+    const std::vector<ResidentItem> resident = resident_items(job, profile, p, stage);
+    const Card card{job,
+                    stage,
+                    p.graph,
+                    program.schedule.stages[s],
+                    sequence,
+                    resident,
+                    rows,
+                    0,
+                    profile.allocator_for(job.versions.dtk).collectives_record_streams,
+                    records_streams(job, profile) ? &clocks.clock(s) : nullptr};
+    out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
+  });
+  return out;
+}
+
+}  // namespace
+
+ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double rows_bound,
+                        bool quantizes) {
+  const Job job = on_platform(given, profile);
+  const std::int64_t balanced = balanced_rows_of(job);
+  const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
+  const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
+  const RoutingCounts counts = balanced_routing(job);
+  const LaneRows rows(job, counts);
+
+  const Program plain = build_program(job, profile);
+  std::vector<std::int64_t> period;  // [stage]
+  for (const StageTimes& stage : run_units(plain, {&rows, 1}).units[0].stages) {
+    period.push_back(stage.slots_ns / plain.schedule.microbatches);
+  }
+  const std::int64_t slowest = *std::ranges::max_element(period);
+
+  ManagedRun out;
+  std::vector<ManagedStage> stages(plain.stages.size());
+  std::vector<OperatorGraph> graphs(stages.size());
+  out.stages.resize(stages.size());
+  parallel_for(stages.size(), [&](std::size_t s) {
+    const OperatorGraph& graph = plain.stages[s].graph;
+    OperatorCosts costs(job, profile);
+    std::vector<ActionType> types = action_types();
+    if (!quantizes) {
+      std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
+    }
+    const ActionCatalogue catalogue =
+        build_action_catalogue(graph, costs, balanced, kLeastActionBytes, types);
+    LadderOptions options;
+    options.balanced_rows = balanced;
+    options.period_ns = slowest;
+    options.slack_ns = slowest - period[s];
+    const std::vector<LadderRung> ladder = build_ladder(catalogue, options);
+    const OptionalGraph optional =
+        with_optional_actions(graph, catalogue, [&](std::int32_t entry, std::int32_t action) {
+          return std::ranges::any_of(ladder, [&](const LadderRung& rung) {
+            return rung.choice[static_cast<std::size_t>(entry)] == action;
+          });
+        });
+    ManagedStage& stage = stages[s];
+    for (const Chunk& chunk : graph.chunks) {
+      stage.chunks.push_back(
+          points_of(graph, chunk, catalogue, ladder, optional, moe_index, balanced, bound));
+    }
+    stage.optional_actions = optional.graph.optional_actions;
+    stage.in_flight = peak_in_flight(plain.schedule, static_cast<std::int32_t>(s));
+    graphs[s] = optional.graph;
+    for (const CatalogueEntry& entry : catalogue.entries) {
+      out.stages[s].kept_bytes += entry.kept.bytes.at(balanced);
+    }
+    for (const ChunkPoints& chunk : stage.chunks) out.stages[s].excess_bytes += chunk.likes;
+    out.stages[s].most_exposed_ns = ladder.back().exposed_ns;
+  });
+  out.program = build_program(job, profile, std::move(graphs));
+
+  // What the allocator holds beyond what is allocated: frugal under the bound, or light in calm.
+  const std::vector<CardMemory> frugal =
+      emulate(job, profile, out.program, stages, LaneRows(job, scaled(counts, rows_bound)), true);
+  const std::vector<CardMemory> light = emulate(job, profile, out.program, stages, rows, false);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const Bytes unused =
+        std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
+    stages[s].headroom = (segment_limit(profile) - frugal[s].peak - unused).value;
+    out.stages[s].headroom_bytes = stages[s].headroom;
+  }
+  out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, std::move(stages));
+  return out;
+}
+
+}  // namespace tidemark
