@@ -266,7 +266,8 @@ ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double
 
   const Program plain = build_program(job, profile);
   std::vector<std::int64_t> period;  // [stage]
-  for (const StageTimes& stage : run_units(plain, {&rows, 1}).units[0].stages) {
+  const IterationTimes calm = run_units(plain, {&rows, 1});
+  for (const StageTimes& stage : calm.units[0].stages) {
     period.push_back(stage.slots_ns / plain.schedule.microbatches);
   }
   const std::int64_t slowest = *std::ranges::max_element(period);

@@ -15,6 +15,8 @@ namespace {
 
 // Iterations of a synthetic workload far beyond any run: where one that died is drawn anew.
 constexpr std::int64_t kAttemptStride = 100'000'000;
+// An iteration that dies this often in a row will not live.
+constexpr std::int64_t kMostAttempts = 3;
 
 }  // namespace
 
@@ -286,7 +288,7 @@ RunResult TrainingRun::run(const RunSpec& spec,
     if (record.out_of_memory) {
       out.out_of_memory.push_back(impl_->describe(record));
       out.lost_ns += record.time_ns;
-      if (!spec.checkpoint_interval || spec.repeats_routing) {
+      if (!spec.checkpoint_interval || spec.repeats_routing || attempt + 1 == kMostAttempts) {
         out.stuck = true;
       } else {
         const std::int64_t again =

@@ -77,7 +77,8 @@ struct RunResult {
   std::int64_t finished = 0;  // iterations, each once
   std::int64_t total_ns = 0;  // with everything that is lost
   std::int64_t lost_ns = 0;   // partial iterations, restarts, repeated iterations
-  // Out of memory without a restart, or again on the same routing: the run could not go on.
+  // Out of memory without a restart, on routing that would be the same again, or in one iteration
+  // three times in a row: the run could not go on.
   bool stuck = false;
   bool interrupted = false;
   CardSummary cards;
