@@ -157,7 +157,8 @@ SlotProgram with_parameter_gather(const SlotProgram& slot, const OperatorGraph& 
       out.deps.push_back(slot.deps[static_cast<std::size_t>(d)] + shift);
     }
     const Operator& source = graph.at(static_cast<std::size_t>(op.operator_index));
-    for (std::size_t n = 0; n < needs.size() && op.stream == Stream::kCompute; ++n) {
+    const bool waits = op.stream == Stream::kCompute && op.action < 0;
+    for (std::size_t n = 0; n < needs.size() && waits; ++n) {
       if (awaited[n] || bucket_layer(source, layers) < needs[n].first) continue;
       awaited[n] = true;
       out.deps.push_back(needs[n].second);
@@ -166,6 +167,11 @@ SlotProgram with_parameter_gather(const SlotProgram& slot, const OperatorGraph& 
     out.ops.push_back(moved);
   }
   return out;
+}
+
+// Copies, and what optional actions bring back, are issued ahead of the layer they belong to.
+bool passes_through_layer(const ProgramOp& op) {
+  return op.action < 0 && op.stream != Stream::kHostToDevice && op.stream != Stream::kDeviceToHost;
 }
 
 // A bucket's reduction starts when the backward of its first layer is done.
@@ -179,12 +185,14 @@ SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph
   std::vector<std::vector<bool>> started;
   for (const GradientBuffer& buffer : buffers) started.emplace_back(buffer.buckets.size(), false);
   std::int32_t last_compute = -1;
+  std::int64_t layer = layers.end;
   for (std::size_t i = 0; i <= slot.ops.size(); ++i) {
     const bool at_end = i == slot.ops.size();
-    const std::int64_t layer =
-        at_end
-            ? layers.begin - 2
-            : bucket_layer(graph.at(static_cast<std::size_t>(slot.ops[i].operator_index)), layers);
+    if (at_end) {
+      layer = layers.begin - 2;
+    } else if (passes_through_layer(slot.ops[i])) {
+      layer = bucket_layer(graph.at(static_cast<std::size_t>(slot.ops[i].operator_index)), layers);
+    }
     for (std::size_t f = 0; f < buffers.size(); ++f) {
       for (std::size_t b = 0; b < buffers[f].buckets.size(); ++b) {
         const GradientBucket& bucket = buffers[f].buckets[b];
@@ -210,7 +218,7 @@ SlotProgram with_gradient_reduction(const SlotProgram& slot, const OperatorGraph
     }
     op.dep_end = static_cast<std::int32_t>(out.deps.size());
     moved_to[i] = static_cast<std::int32_t>(out.ops.size());
-    if (op.stream == Stream::kCompute) last_compute = moved_to[i];
+    if (op.stream == Stream::kCompute && op.action < 0) last_compute = moved_to[i];
     out.ops.push_back(op);
   }
   return out;

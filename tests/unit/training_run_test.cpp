@@ -1,0 +1,185 @@
+// Runs of a small job with experts under made-up routing.
+#include "sim/training_run.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "hw_profiles/hardware_profile.h"
+#include "models/units.h"
+#include "sim/simulation.h"
+#include "tests/support/jobs.h"
+
+namespace tidemark {
+namespace {
+
+// Two stages on BW1000, eight lanes each, one unit; eight experts' layers a stage.
+Job small_job() {
+  Job job = qwen3_30b_a3b();
+  job.hardware = "bw1000";
+  job.model.num_layers = 4;
+  job.model.moe_layer.assign(4, true);
+  job.layout.cards = 16;
+  job.layout.pipeline = 2;
+  job.batch.global_batch_size = 8 * 4;
+  validate(job, "");
+  return job;
+}
+
+const HardwareProfile& profile() {
+  static const HardwareProfile profile = load_hardware_profile("bw1000");
+  return profile;
+}
+
+// Balanced, but in some iterations the first experts of every layer receive `ratio` times as many.
+class Spikes : public RoutingSource {
+ public:
+  Spikes(const Job& job, std::vector<std::int64_t> iterations, double ratio)
+      : balanced_(balanced_routing(job)), iterations_(std::move(iterations)), ratio_(ratio) {
+    per_rank_ = balanced_.experts / job.layout.expert;
+  }
+  void counts(std::int64_t iteration, std::int64_t /*unit*/, RoutingCounts& out) const override {
+    out = balanced_;
+    if (std::ranges::find(iterations_, iteration) == iterations_.end()) return;
+    for (std::int64_t mb = 0; mb < out.microbatches; ++mb) {
+      for (std::int64_t layer = 0; layer < out.moe_layers; ++layer) {
+        for (std::int64_t e = 0; e < per_rank_; ++e) {
+          std::int64_t& count = out.row(mb, layer)[static_cast<std::size_t>(e)];
+          count = static_cast<std::int64_t>(static_cast<double>(count) * ratio_);
+        }
+      }
+    }
+  }
+
+ private:
+  RoutingCounts balanced_;
+  std::vector<std::int64_t> iterations_;
+  double ratio_;
+  std::int64_t per_rank_ = 0;
+};
+
+RunResult run(const Job& job, const HardwareProfile& hardware, const RoutingSource& routing,
+              const RunSpec& spec) {
+  return TrainingRun(job, hardware, routing, false).run(spec, [](const IterationRecord&) {
+    return true;
+  });
+}
+
+// A card on which the balanced iteration fits with `spare` to go.
+HardwareProfile card_with(const Job& job, Bytes spare) {
+  const Simulation balanced = simulate(job, profile(), balanced_routing(job));
+  Bytes reserved;
+  for (const StageResult& stage : balanced.result.stages) {
+    reserved = std::max(reserved, stage.peak_reserved());
+  }
+  HardwareProfile card = profile();
+  card.capacity_gib.value =
+      static_cast<double>((reserved + spare).value) / static_cast<double>(kGiB.value) +
+      (card.context_gib ? card.context_gib->value : 0);
+  return card;
+}
+
+TEST(TrainingRun, OfBalancedRoutingRepeatsTheSimulatedIteration) {
+  const Job job = small_job();
+  const Simulation once = simulate(job, profile(), balanced_routing(job));
+  RunSpec spec;
+  spec.iterations = 3;
+  const RunResult r = run(job, profile(), Spikes(job, {}, 1), spec);
+  EXPECT_EQ(r.finished, 3);
+  EXPECT_EQ(r.total_ns, 3 * once.result.iteration.time_ns);
+  EXPECT_EQ(r.lost_ns, 0);
+  Bytes peak;
+  for (const StageResult& stage : once.result.stages) peak = std::max(peak, stage.peak_allocated());
+  for (const IterationRecord& i : r.iterations) {
+    EXPECT_EQ(i.time_ns, once.result.iteration.time_ns);
+    EXPECT_EQ(i.peak_allocated, peak);
+    EXPECT_DOUBLE_EQ(i.imbalance, 1);
+  }
+  EXPECT_EQ(r.cards.max, peak);
+}
+
+TEST(TrainingRun, ASpikeIsSlowerAndHoldsMoreOnItsCards) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 2;
+  const RunResult r = run(job, profile(), Spikes(job, {1}, 2), spec);
+  EXPECT_GT(r.iterations[1].time_ns, r.iterations[0].time_ns);
+  EXPECT_GT(r.iterations[1].peak_allocated, r.iterations[0].peak_allocated);
+  EXPECT_EQ(r.iterations[1].hottest.lane, 0);
+  EXPECT_EQ(r.cards.hottest[0].card.lane, 0);
+  EXPECT_LT(r.cards.min, r.cards.max);
+  EXPECT_GT(r.cards.max_wait_ns, 0) << "seven lanes wait for the eighth";
+}
+
+TEST(TrainingRun, WithoutARestartTheFirstOutOfMemoryEndsIt) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 10;
+  const RunResult r = run(job, card_with(job, Bytes(64 << 20)), Spikes(job, {2}, 4), spec);
+  EXPECT_TRUE(r.stuck);
+  EXPECT_EQ(r.finished, 2);
+  ASSERT_EQ(r.out_of_memory.size(), 1u);
+  const RunOutOfMemory& o = r.out_of_memory[0];
+  EXPECT_EQ(o.iteration, 2);
+  EXPECT_EQ(o.card.lane, 0);
+  EXPECT_GE(o.microbatch, 0);
+  EXPECT_FALSE(o.storage.empty());
+  EXPECT_GT(o.short_by, Bytes(0));
+  EXPECT_LT(o.time_ns, r.iterations[0].time_ns) << "the iteration ends where it dies";
+}
+
+TEST(TrainingRun, ARestartLosesItsTimeThePartialIterationAndWhatFollowedTheCheckpoint) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 6;
+  spec.checkpoint_interval = 3;
+  spec.restart_seconds = 100;
+  const RunResult r = run(job, card_with(job, Bytes(64 << 20)), Spikes(job, {4}, 4), spec);
+  EXPECT_FALSE(r.stuck);
+  EXPECT_EQ(r.finished, 6);
+  ASSERT_EQ(r.out_of_memory.size(), 1u);
+  const std::int64_t calm = r.iterations[0].time_ns;
+  // Iteration 3 is done again, and 4 is drawn anew.
+  const std::int64_t lost = r.out_of_memory[0].time_ns + std::int64_t{100'000'000'000} + calm;
+  EXPECT_EQ(r.lost_ns, lost);
+  EXPECT_EQ(r.total_ns, 6 * calm + lost);
+  EXPECT_EQ(r.iterations[5].attempt, 1);
+}
+
+TEST(TrainingRun, ThatSeesTheSameRoutingAgainCannotGoOn) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 6;
+  spec.checkpoint_interval = 1;
+  spec.repeats_routing = true;
+  EXPECT_TRUE(run(job, card_with(job, Bytes(64 << 20)), Spikes(job, {4}, 4), spec).stuck);
+}
+
+TEST(TrainingRun, ThatNeverFitsGivesUpAfterThreeAttempts) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 5;
+  spec.checkpoint_interval = 1;
+  const RunResult r = run(job, card_with(job, -Bytes(2 << 20) * 1024), Spikes(job, {}, 1), spec);
+  EXPECT_TRUE(r.stuck);
+  EXPECT_EQ(r.out_of_memory.size(), 3u);
+  EXPECT_EQ(r.tokens_per_second(job), 0);
+}
+
+TEST(TrainingRun, StopsWhenAsked) {
+  const Job job = small_job();
+  RunSpec spec;
+  spec.iterations = 100;
+  const Spikes routing(job, {}, 1);
+  const RunResult r =
+      TrainingRun(job, profile(), routing, false).run(spec, [](const IterationRecord& i) {
+        return i.iteration < 1;
+      });
+  EXPECT_TRUE(r.interrupted);
+  EXPECT_EQ(r.finished, 2);
+}
+
+}  // namespace
+}  // namespace tidemark
