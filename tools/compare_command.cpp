@@ -1,7 +1,11 @@
+#include <algorithm>
+#include <cstdint>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/gnuplot.h"
 #include "tools/job_input.h"
 #include "tools/quantity_text.h"
 #include "tools/run_report.h"
@@ -49,6 +53,30 @@ std::string comparison_text(const std::vector<PolicyRun>& all) {
   return table.text();
 }
 
+constexpr double kGib = static_cast<double>(std::int64_t{1} << 30);
+
+// What the tightest card reserves, iteration by iteration, and the card's limit.
+std::vector<Panel> memory_curves(const std::vector<PolicyRun>& all) {
+  Panel memory{"reserved by the tightest card", "iteration", "GiB", {}};
+  Panel time{"iteration time", "iteration", "s", {}};
+  std::size_t longest = 0;
+  for (const PolicyRun& c : all) {
+    Curve reserved{c.policy, {}};
+    Curve taken{c.policy, {}};
+    for (const IterationRecord& i : c.run.iterations) {
+      const auto x = static_cast<double>(i.iteration);
+      reserved.points.emplace_back(x, static_cast<double>(i.peak_reserved.value) / kGib);
+      if (!i.out_of_memory) taken.points.emplace_back(x, static_cast<double>(i.time_ns) * 1e-9);
+    }
+    longest = std::max(longest, c.run.iterations.size());
+    memory.curves.push_back(std::move(reserved));
+    if (!taken.points.empty()) time.curves.push_back(std::move(taken));
+  }
+  const double limit = static_cast<double>(all.front().run.limit.value) / kGib;
+  memory.curves.push_back({"limit", {{0, limit}, {static_cast<double>(longest), limit}}});
+  return {std::move(memory), std::move(time)};
+}
+
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const RunOptions options = run_options(input.job, arguments);
@@ -65,6 +93,7 @@ Report run(const Arguments& arguments) {
     report.json["policies"].push_back(std::move(one));
     notes += c.notes;
   }
+  if (const auto file = arguments.text("plot")) plot_panels(memory_curves(all), *file);
   report.text =
       job_text(input) + "\n" + comparison_text(all) + "\n" + notes + warnings_text(input.job);
   return report;
@@ -76,6 +105,7 @@ Command compare_command() {
   std::vector<Flag> flags = job_flags();
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
   flags.push_back({"policies", "A,B,C", policies_help()});
+  flags.push_back({"plot", "FILE.png", "draw memory and time over the iterations"});
   return {"compare", "JOB.json | --megatron-args FILE --hardware NAME",
           "a run under several memory policies, on the same routing", std::move(flags), run};
 }

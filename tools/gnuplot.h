@@ -1,4 +1,4 @@
-// Drawings by gnuplot: panels of curves, one beneath the other, as a PNG file.
+// Drawings by gnuplot. A file appears complete or not at all.
 #pragma once
 
 #include <filesystem>
@@ -7,6 +7,12 @@
 #include <vector>
 
 namespace tidemark {
+
+// Runs a gnuplot script whose drawing goes to `output`, an .svg or .png file of so many pixels.
+// Throws: InputError for another kind of file, a place that cannot be written to, or without
+// gnuplot.
+void plot(const std::string& script, const std::filesystem::path& output, int width = 1200,
+          int height = 900);
 
 struct Curve {
   std::string title;
@@ -20,8 +26,7 @@ struct Panel {
   std::vector<Curve> curves;
 };
 
-// The file appears complete or not at all. Throws: InputError when gnuplot is not installed or the
-// place cannot be written to.
-void draw_png(const std::filesystem::path& png, const std::vector<Panel>& panels);
+// Panels of curves, one beneath the other. Throws: as plot.
+void plot_panels(const std::vector<Panel>& panels, const std::filesystem::path& output);
 
 }  // namespace tidemark

@@ -34,8 +34,8 @@ std::vector<fs::path> profile_files(const std::string& name_or_path) {
 // Counts of received tokens are those of balanced routing; say so where the run's may differ.
 void warn_of_routing(Job& job) {
   const TrainingOptions& o = job.options;
-  if (!job.routing.empty() || job.model.num_moe_layers() == 0 || o.moe_pad_expert_input_to_capacity ||
-      o.moe_router_force_load_balancing) {
+  if (!job.routing.empty() || job.model.num_moe_layers() == 0 ||
+      o.moe_pad_expert_input_to_capacity || o.moe_router_force_load_balancing) {
     return;
   }
   job.warnings.push_back("routing is simulated as balanced; in this run the router decides");

@@ -400,12 +400,12 @@ Report describe(const Arguments& arguments) {
                                          {"padded_rows", line.dropped.padded}});
     }
   }
-  if (const auto plot = arguments.text("plot")) {
+  if (const auto file = arguments.text("plot")) {
     std::vector<Panel> panels = {ratios_panel(trace, statistics, ratio),
                                  distribution_panel(trace, statistics)};
     if (!loads.autocorrelation.empty()) panels.push_back(autocorrelation_panel(loads));
-    draw_png(*plot, panels);
-    report.json["plot"] = *plot;
+    plot_panels(panels, *file);
+    report.json["plot"] = *file;
   }
   return report;
 }

@@ -262,5 +262,62 @@ TEST_F(Command, RefusesAPlaceItCannotWriteTo) {
   EXPECT_THAT(run.err, HasSubstr("/no/such/trace.json"));
 }
 
+// A run of the small job of the golden tests, with experts, under skewed routing.
+class Runs : public Command {
+ protected:
+  fs::path job(const json& changes = json::object()) const {
+    json job = json::parse(read_text(kSource / "tests/golden/moe_expert_parallel.json"));
+    job["hardware"] = (kSource / "tests/golden/toy/profile.json").string();
+    job["routing"] = {{"workload", "dirichlet"}, {"alpha", 4}};
+    job.merge_patch(changes);
+    return write("run.json", job.dump());
+  }
+};
+
+TEST_F(Runs, AreTheSameBytesTwiceAndDifferWithTheSeed) {
+  const std::string path = job().string();
+  const auto iterations = [](const std::string& arguments) {
+    const CommandRun run = run_tidemark("simulate " + arguments + " --iterations 3 --json");
+    EXPECT_EQ(run.exit, 0) << run.err;
+    return json::parse(run.out).at("iterations");
+  };
+  const json once = iterations(path);
+  EXPECT_EQ(once.size(), 3u);
+  EXPECT_EQ(iterations(path), once);
+  EXPECT_NE(iterations(path + " --seed 2"), once);
+}
+
+TEST_F(Runs, ComparePoliciesOnTheSameRouting) {
+  const std::string path = job().string();
+  const CommandRun run = run_tidemark("compare " + path +
+                                      " --policies keep-everything,full-recompute,adaptive"
+                                      " --iterations 2 --json");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const json policies = json::parse(run.out).at("policies");
+  ASSERT_EQ(policies.size(), 3u);
+  for (const json& policy : policies) {
+    EXPECT_EQ(policy.at("iterations")[0].at("imbalance"),
+              policies[0].at("iterations")[0].at("imbalance"));
+  }
+  const auto time = [&](std::size_t p) {
+    return policies[p].at("run").at("total_ns").get<std::int64_t>();
+  };
+  EXPECT_LT(time(0), time(1)) << "recomputing takes time";
+  EXPECT_EQ(time(2), time(0)) << "where everything fits, nothing is given up";
+}
+
+TEST_F(Runs, RefuseWhatMakesNoSense) {
+  const std::string good = job().string();
+  EXPECT_THAT(refused("compare " + good + " --policies magic"), HasSubstr("full-recompute"));
+  EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
+  EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
+  EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));
+  const json interval = {
+      {"run", {{"iterations", 5}, {"checkpoint_interval", 0}, {"restart_seconds", 1}}}};
+  EXPECT_THAT(refused("simulate " + job(interval).string()), HasSubstr("checkpoint_interval"));
+  const json workload = {{"routing", {{"workload", "dirichlet"}, {"alpha", -1}}}};
+  EXPECT_THAT(refused("simulate " + job(workload).string()), HasSubstr("alpha"));
+}
+
 }  // namespace
 }  // namespace tidemark
