@@ -58,7 +58,7 @@ BENCHMARK(BM_Planted)->Args({6, 1})->Args({12, 1})->Args({12, 64})->Args({25, 1}
 void BM_Spike(benchmark::State& state) {
   const Job job = deepseek_v3_1024();
   const HardwareProfile profile = load_hardware_profile(job.hardware);
-  const OperatorCosts costs(job, profile);
+  OperatorCosts costs(job, profile);
   const std::int64_t balanced = rows_sent(job);
   const ActionCatalogue catalogue =
       build_action_catalogue(build_operator_graph(job, 1), costs, balanced);
