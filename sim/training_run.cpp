@@ -63,7 +63,10 @@ struct TrainingRun::Impl {
 
   struct Stage {
     MemorySequence sequence;
-    MemorySequence replayed;  // of the hottest card, under its decisions
+    MemorySequence decided_sequence;  // of the hottest card, where something is decided
+    const MemorySequence& replayed(bool decides) const {
+      return decides ? decided_sequence : sequence;
+    }
     std::unique_ptr<LanePeaks> compiled;
     std::vector<ResidentItem> resident;
     std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
@@ -127,13 +130,13 @@ struct TrainingRun::Impl {
       Stage& stage = stages[s];
       const auto unit = static_cast<std::size_t>(stage.hottest.unit);
       const StageClock& clock = clocks[unit]->clock(s);
-      stage.replayed =
-          policy != nullptr ? decided(stage.sequence, decisions[unit][s]) : stage.sequence;
+      if (policy != nullptr) stage.decided_sequence = decided(stage.sequence, decisions[unit][s]);
+      const MemorySequence& replayed = stage.replayed(policy != nullptr);
       const Card card{job,
                       static_cast<std::int64_t>(s),
                       program.stages[s].graph,
                       program.schedule.stages[s],
-                      stage.replayed,
+                      replayed,
                       stage.resident,
                       rows[static_cast<std::size_t>(stage.hottest.unit)],
                       stage.hottest.lane,
@@ -151,7 +154,7 @@ struct TrainingRun::Impl {
       stage.out_of_memory_ns = 0;
       if (limited.out_of_memory->event >= 0) {
         const MemoryEvent& e =
-            stage.replayed.events[static_cast<std::size_t>(limited.out_of_memory->event)];
+            replayed.events[static_cast<std::size_t>(limited.out_of_memory->event)];
         stage.out_of_memory_ns =
             clock.steps[static_cast<std::size_t>(e.step)][static_cast<std::size_t>(e.op)].issued_ns;
       }
@@ -205,8 +208,8 @@ struct TrainingRun::Impl {
     out.requested = stage.out_of_memory->requested;
     out.short_by = stage.card.memory.reserved - limit;
     if (stage.out_of_memory->event < 0) return out;
-    const MemoryEvent& e =
-        stage.replayed.events[static_cast<std::size_t>(stage.out_of_memory->event)];
+    const MemoryEvent& e = stage.replayed(policy != nullptr)
+                               .events[static_cast<std::size_t>(stage.out_of_memory->event)];
     const Storage& storage =
         program.stages[first_out].graph.storages[static_cast<std::size_t>(e.storage)];
     out.microbatch = e.microbatch;
