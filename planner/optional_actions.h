@@ -4,8 +4,10 @@
 //   forward:   .. last user | operators of each action; then what leaves, leaves ..
 //   backward:  .. operators of each action that bring it back | first user ..
 //
-// As apply_actions (planner/apply_actions.h), but what leaves comes back under its own name, and
-// whatever some re-run may need is brought back before it, needed or not.
+// What leaves is freed after its last forward user, Python's names for it included, and comes back
+// under its own name. What some re-run may need is brought back before it, needed or not. An action
+// that is issued ahead is so when the backward of the layer before begins; of a chunk's first
+// layer, when the chunk's backward does.
 #pragma once
 
 #include <cstdint>

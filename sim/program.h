@@ -152,7 +152,7 @@ Schedule build_schedule(const Job& job);
 
 // Requires: a validated job.
 Program build_program(const Job& job, const HardwareProfile& profile);
-// With the stages' graphs given: the job's, changed by actions (planner/apply_actions.h).
+// With the stages' graphs given: the job's, changed by actions (planner/optional_actions.h).
 Program build_program(const Job& job, const HardwareProfile& profile,
                       std::vector<OperatorGraph> graphs);
 

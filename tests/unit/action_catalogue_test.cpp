@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "hw_profiles/hardware_profile.h"
-#include "planner/apply_actions.h"
+#include "tests/support/apply_actions.h"
 #include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 

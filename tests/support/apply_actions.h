@@ -1,5 +1,5 @@
-// The actions of a catalogue as a change of the graph they were made for, so that engines and
-// memory sequences execute them.
+// The actions of a catalogue, fixed, as a change of the graph they were made for: what optional
+// actions (planner/optional_actions.h) are compared with.
 //
 //   forward:   .. last user | action's forward operators ..
 //   backward:  .. action's backward operators | first user ..

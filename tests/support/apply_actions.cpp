@@ -1,4 +1,4 @@
-#include "planner/apply_actions.h"
+#include "tests/support/apply_actions.h"
 
 #include <algorithm>
 #include <cassert>
