@@ -6,18 +6,18 @@
 namespace tidemark {
 namespace {
 
-// Messages of one kind to one stage move in the order in which both sides post them.
+// Messages of one kind to one chunk move in the order in which both sides post them.
 class Channel {
  public:
   // At most `outstanding` messages are posted by one side and not yet waited for.
   explicit Channel(std::size_t outstanding) : messages_(outstanding) {}
 
   // `ready`: [lane]. Returns: the message's number.
-  std::size_t send(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
-    return post(sent_, tensor, ready, &Message::sender);
+  std::size_t send(std::int32_t microbatch, const std::vector<std::int64_t>& ready) {
+    return post(sent_, microbatch, ready, &Message::sender);
   }
-  std::size_t receive(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
-    return post(received_, tensor, ready, &Message::receiver);
+  std::size_t receive(std::int32_t microbatch, const std::vector<std::int64_t>& ready) {
+    return post(received_, microbatch, ready, &Message::receiver);
   }
   bool posted(std::size_t n) const { return n < sent_ && n < received_; }
   // When the message has arrived. Requires: posted(n).
@@ -28,7 +28,7 @@ class Channel {
 
  private:
   struct Side {
-    ChunkTensor tensor;  // as the receiver counts
+    std::int32_t microbatch = 0;
     std::vector<std::int64_t> ready;
   };
   struct Message {
@@ -36,13 +36,13 @@ class Channel {
     Side receiver;
   };
 
-  std::size_t post(std::size_t& count, ChunkTensor tensor, const std::vector<std::int64_t>& ready,
-                   Side Message::*side) {
+  std::size_t post(std::size_t& count, std::int32_t microbatch,
+                   const std::vector<std::int64_t>& ready, Side Message::*side) {
     const std::size_t number = count++;
     Message& message = messages_[number % messages_.size()];
-    (message.*side).tensor = tensor;
+    (message.*side).microbatch = microbatch;
     (message.*side).ready.assign(ready.begin(), ready.end());
-    if (posted(number) && message.sender.tensor != message.receiver.tensor) {
+    if (posted(number) && message.sender.microbatch != message.receiver.microbatch) {
       throw std::logic_error("neighbouring stages disagree about a transfer");
     }
     return number;
@@ -53,7 +53,7 @@ class Channel {
   std::size_t received_ = 0;
 };
 
-// By the stage that receives.
+// By the chunk that receives: [stage][chunk].
 struct Channels {
   std::vector<Channel> activations;
   std::vector<Channel> gradients;
@@ -69,7 +69,6 @@ class StageRun {
         channels_(channels),
         recorder_(recorder),
         index_(stage),
-        stages_(static_cast<std::int32_t>(program.stages.size())),
         lanes_(static_cast<std::size_t>(program.lanes)),
         free_(kNumStreams * lanes_, 0),
         host_(lanes_, 0),
@@ -134,10 +133,10 @@ class StageRun {
     }
   }
 
-  Channel& channel(bool gradient, std::int32_t receiver) {
-    const std::int32_t stage = (receiver + stages_) % stages_;
-    return (gradient ? channels_.gradients
-                     : channels_.activations)[static_cast<std::size_t>(stage)];
+  Channel& channel(bool gradient, ChunkPlace receiver) {
+    const auto i =
+        static_cast<std::size_t>(receiver.stage * program_.schedule.chunks + receiver.chunk);
+    return (gradient ? channels_.gradients : channels_.activations)[i];
   }
 
   void post(const Transfer& t) {
@@ -148,25 +147,20 @@ class StageRun {
       const std::int64_t* compute = stream(static_cast<int>(Stream::kCompute));
       for (std::size_t l = 0; l < lanes_; ++l) start_[l] = std::max(host_[l], compute[l]);
     }
-    // Chunks count one more past the end of the ring.
-    const bool ends_ring = index_ == stages_ - 1;
-    if (t.send_activation.valid()) {
-      Channel& to = channel(false, index_ + 1);
-      const ChunkTensor there{t.send_activation.chunk + (ends_ring ? 1 : 0),
-                              t.send_activation.microbatch};
-      sent(t, to, to.send(there, start_), sending_activation_);
+    const Schedule& schedule = program_.schedule;
+    if (const ChunkTensor a = t.send_activation; a.valid()) {
+      Channel& to = channel(false, schedule.next(index_, a.chunk));
+      sent(t, to, to.send(a.microbatch, start_), sending_activation_);
     }
-    if (t.send_gradient.valid()) {
-      Channel& to = channel(true, index_ - 1);
-      const ChunkTensor there{t.send_gradient.chunk - (index_ == 0 ? 1 : 0),
-                              t.send_gradient.microbatch};
-      sent(t, to, to.send(there, start_), sending_gradient_);
+    if (const ChunkTensor g = t.send_gradient; g.valid()) {
+      Channel& to = channel(true, schedule.previous(index_, g.chunk));
+      sent(t, to, to.send(g.microbatch, start_), sending_gradient_);
     }
     for (const bool gradient : {false, true}) {
       const ChunkTensor& tensor = gradient ? t.receive_gradient : t.receive_activation;
       if (!tensor.valid()) continue;
-      Channel& from = channel(gradient, index_);
-      const Awaited message{&from, from.receive(tensor, start_)};
+      Channel& from = channel(gradient, {index_, tensor.chunk});
+      const Awaited message{&from, from.receive(tensor.microbatch, start_)};
       if (t.blocking) {
         awaited_.push_back(message);
       } else {
@@ -187,6 +181,7 @@ class StageRun {
       awaited_.push_back({&to, number});
       return;
     }
+    if (program_.schedule.buffers_sends) return;
     if (unfinished.channel != nullptr) awaited_.push_back(unfinished);
     unfinished = {&to, number};
   }
@@ -305,7 +300,6 @@ class StageRun {
   Channels& channels_;
   Recorder* recorder_;
   std::int32_t index_;
-  std::int32_t stages_;
   std::size_t lanes_;
   std::size_t step_ = 0;
   std::vector<Awaited> awaited_;  // by the step at hand
@@ -321,13 +315,23 @@ class StageRun {
   StageTimes times_;
 };
 
+// Of one channel: a stage runs no further ahead than it has microbatches in flight.
+std::size_t outstanding_messages(const Schedule& schedule) {
+  std::int32_t most = schedule.microbatches_in_a_row;
+  for (std::int32_t r = 0; schedule.buffers_sends && r < std::ssize(schedule.stages); ++r) {
+    most = std::max(most, peak_in_flight(schedule, r));
+  }
+  return static_cast<std::size_t>(most) + 4;
+}
+
 }  // namespace
 
 UnitTimes run_unit(const Program& program, const LaneRows& rows, Recorder* recorder) {
   const auto stages = static_cast<std::int32_t>(program.stages.size());
-  const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
   Channels channels;
-  channels.activations.assign(program.stages.size(), Channel(outstanding));
+  channels.activations.assign(
+      program.stages.size() * static_cast<std::size_t>(program.schedule.chunks),
+      Channel(outstanding_messages(program.schedule)));
   channels.gradients = channels.activations;
   std::vector<StageRun> runs;
   runs.reserve(program.stages.size());

@@ -167,8 +167,8 @@ class NaiveEngine {
   }
 
   std::int32_t virtual_stage(const Card& card, std::int32_t chunk) const {
-    return chunk * static_cast<std::int32_t>(program_.stages.size()) +
-           static_cast<std::int32_t>(card.stage);
+    return static_cast<std::int32_t>(
+        program_.schedule.virtual_stage(static_cast<std::int32_t>(card.stage), chunk));
   }
 
   // Of what a virtual stage receives.
@@ -218,7 +218,7 @@ class NaiveEngine {
     const Messages m = messages_of(card, transfer);
     queue(card, card.step).posts = m.all;
     for (int kind = 0; kind < 2; ++kind) {
-      if (m.sent[kind] == nullptr) continue;
+      if (m.sent[kind] == nullptr || program_.schedule.buffers_sends) continue;
       Message* before = std::exchange(card.last_sent[kind], m.sent[kind]);
       if (before != nullptr) {
         Task& task = queue(card, card.step);
