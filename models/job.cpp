@@ -61,6 +61,27 @@ void validate_offload(const TrainingOptions& o, const Refuse& refuse) {
   }
 }
 
+// What transformer_config.py refuses beside combined slots, and what is not modelled there.
+void validate_combined_slots(const Job& job, const Refuse& refuse) {
+  const TrainingOptions& o = job.options;
+  if (o.delay_wgrad_compute && !o.overlap_moe_expert_parallel_comm) {
+    refuse("delay_wgrad_compute", "true", "overlap_moe_expert_parallel_comm beside it");
+  }
+  if (o.ep_overlap_early_attn_memory_release && !o.overlap_moe_expert_parallel_comm) {
+    refuse("ep_overlap_early_attn_memory_release", "true",
+           "overlap_moe_expert_parallel_comm beside it");
+  }
+  if (!job.combines_slots()) return;
+  const auto not_beside = [&](const std::string& key, const std::string& found) {
+    refuse(key, found, "nothing of the kind with overlap_moe_expert_parallel_comm");
+  };
+  if (!job.model.moe) refuse("overlap_moe_expert_parallel_comm", "true", "false without experts");
+  if (o.moe_shared_expert_overlap) not_beside("moe_shared_expert_overlap", "true");
+  if (o.full_recompute) not_beside("recompute_granularity", "full");
+  if (o.recompute.moe) not_beside("recompute_modules", "moe");
+  if (!o.offload.modules.empty()) not_beside("offload_modules", "given");
+}
+
 }  // namespace
 
 const char* name_of(OffloadModule module) {
@@ -127,6 +148,7 @@ void validate(const Job& job, const std::string& pointer) {
   }
   validate_recompute(job, refuse);
   validate_offload(o, refuse);
+  validate_combined_slots(job, refuse);
   const bool kwai = job.versions.fork == Fork::kKwai;
   if (!kwai && o.recompute.mlp_act) {
     refuse("kaimm_recompute_mlp_activation_func", "true", "the fork \"kwai\"");

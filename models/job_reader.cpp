@@ -225,6 +225,8 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_offload(in, o.offload);
   read_choice(in, "moe_token_dispatcher_type", kDispatchers, o.moe_dispatcher);
   read_switch(in, "overlap_moe_expert_parallel_comm", o.overlap_moe_expert_parallel_comm);
+  read_switch(in, "delay_wgrad_compute", o.delay_wgrad_compute);
+  read_switch(in, "ep_overlap_early_attn_memory_release", o.ep_overlap_early_attn_memory_release);
   read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
   read_switch(in, "moe_router_fusion", o.moe_router_fusion);
   read_switch(in, "moe_router_fp32", o.moe_router_fp32);
@@ -345,6 +347,8 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   write_offload(o.offload, j);
   j["moe_token_dispatcher_type"] = name_of(kDispatchers, o.moe_dispatcher);
   j["overlap_moe_expert_parallel_comm"] = o.overlap_moe_expert_parallel_comm;
+  if (o.delay_wgrad_compute) j["delay_wgrad_compute"] = true;
+  if (o.ep_overlap_early_attn_memory_release) j["ep_overlap_early_attn_memory_release"] = true;
   j["moe_permute_fusion"] = o.moe_permute_fusion;
   j["moe_router_fusion"] = o.moe_router_fusion;
   j["moe_router_fp32"] = o.moe_router_fp32;

@@ -116,8 +116,9 @@ class Checker {
   }
 
   void run_slot(std::size_t stage, const Slot& slot) {
-    if (const ChunkTensor t = slot.forward(); t.valid()) run_forward(stage, t);
+    // Side by side: neither of the two may be for the other.
     if (const ChunkTensor t = slot.backward(); t.valid()) run_backward(stage, t);
+    if (const ChunkTensor t = slot.forward(); t.valid()) run_forward(stage, t);
     if (slot.kind == SlotKind::kBackward) run_weight(stage, {slot.chunk, slot.microbatch});
     if (slot.kind == SlotKind::kBackwardWeight) run_weight(stage, {slot.chunk, slot.microbatch});
   }

@@ -75,12 +75,8 @@ class StageRun {
         start_(lanes_),
         duration_(lanes_) {
     std::size_t ops = 0;
-    for (const ChunkProgram& chunk : program.stages[static_cast<std::size_t>(stage)].chunks) {
-      for (const SlotProgram* slot :
-           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        ops = std::max(ops, slot->ops.size());
-      }
-    }
+    for_each_slot_program(program.stages[static_cast<std::size_t>(stage)],
+                          [&](const SlotProgram& slot) { ops = std::max(ops, slot.ops.size()); });
     end_.resize(ops * lanes_);
   }
 
@@ -95,7 +91,7 @@ class StageRun {
         if (!arrived()) return moved;
         go_on();
       } else if (const Slot* slot = std::get_if<Slot>(&steps_[step_])) {
-        run_slot(program_.slot_program(index_, *slot), slot->microbatch);
+        run_slot(program_.slot_program(index_, *slot), *slot);
         ++step_;
       } else if (const Transfer* transfer = std::get_if<Transfer>(&steps_[step_])) {
         post(*transfer);
@@ -224,7 +220,7 @@ class StageRun {
     ++step_;
   }
 
-  void run_slot(const SlotProgram& slot, std::int32_t microbatch) {
+  void run_slot(const SlotProgram& slot, const Slot& what) {
     const std::int64_t begin = std::max(host_[0], stream(0)[0]);
     std::int64_t finish = begin;
     for (std::size_t i = 0; i < slot.ops.size(); ++i) {
@@ -240,7 +236,7 @@ class StageRun {
         const std::int64_t* const done = end_.data() + from * lanes_;
         for (std::size_t l = 0; l < lanes_; ++l) start_[l] = std::max(start_[l], done[l]);
       }
-      durations(op.cost, op.moe_layer, microbatch);
+      durations(op.cost, op.moe_layer, op.beside ? what.beside.microbatch : what.microbatch);
       if (op.group != Group::kNone) join(program_.groups[static_cast<int>(op.group)]);
       for (std::size_t l = 0; l < lanes_; ++l) free[l] = end[l] = start_[l] + duration_[l];
       if (op.host_waits) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/layer_operators.h"
+#include "sim/fused_slot.h"
 #include "sim/operator_cost.h"
 #include "traces/routing.h"
 
@@ -30,6 +31,7 @@ class SlotCompiler {
         (forward ? 0 : static_cast<std::int32_t>(graph_.forward.size())) + range.begin;
     std::vector<std::int32_t> writer(graph_.storages.size(), -1);
     std::int32_t last_compute = -1;
+    std::int32_t last_awaited = -1;  // that the next part of a layer waits for
     SlotProgram slot;
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Operator& op = list[i];
@@ -57,8 +59,14 @@ class SlotCompiler {
       }
       // A communicator's stream, and one of copies, waits for what the calling stream has been
       // given so far.
-      const bool follows = is_collective(op) || std::holds_alternative<CopyWork>(op.work);
+      const bool follows =
+          (is_collective(op) && !leads_its_stream(op)) || std::holds_alternative<CopyWork>(op.work);
       if (follows && !from_side_stream && last_compute >= 0) deps.push_back(last_compute);
+      if (last_awaited >= 0 && graph_.combined) {
+        const Operator& before = list[static_cast<std::size_t>(last_awaited)];
+        const bool begins_part = before.layer != op.layer || before.part != op.part;
+        if (begins_part && before.stream != op.stream) deps.push_back(last_awaited);
+      }
       std::sort(deps.begin(), deps.end());
       deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
       out.dep_begin = static_cast<std::int32_t>(slot.deps.size());
@@ -67,12 +75,19 @@ class SlotCompiler {
 
       for (StorageId s : op.writes) writer[s.index()] = static_cast<std::int32_t>(i);
       if (op.stream == Stream::kCompute) last_compute = static_cast<std::int32_t>(i);
+      if (!op.deferrable) last_awaited = static_cast<std::int32_t>(i);
       slot.ops.push_back(out);
     }
     return slot;
   }
 
  private:
+  // In combined slots dispatch and combine are called on the expert stream: they wait for the part
+  // of the layer before them, not for what the compute stream does for the other microbatch.
+  bool leads_its_stream(const Operator& op) const {
+    return graph_.combined && (op.part == LayerPart::kDispatch || op.part == LayerPart::kCombine);
+  }
+
   static std::int64_t balanced_rows(const Job& job) {
     if (!job.model.moe || job.model.num_moe_layers() == 0) return 0;
     return rows_sent(job) * job.layout.expert_tensor;
@@ -230,6 +245,27 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
   return plans;
 }
 
+// The fused slots of a stage, each kind once.
+void fuse(StageProgram& stage, const Schedule& schedule, std::int64_t index) {
+  SlotOperators operators(stage.graph);
+  for (const Step& step : schedule.stages[static_cast<std::size_t>(index)]) {
+    const Slot* slot = std::get_if<Slot>(&step);
+    if (slot == nullptr || slot->kind != SlotKind::kForwardBackward) continue;
+    const ChunkTensor b = slot->beside;
+    const FusedKey key{slot->chunk, slot->microbatch == schedule.first_microbatch(slot->chunk),
+                       b.chunk, b.microbatch == schedule.end_microbatch(b.chunk) - 1};
+    if (stage.fused.contains(key)) continue;
+    const ChunkProgram& forward = stage.chunks[static_cast<std::size_t>(slot->chunk)];
+    const ChunkProgram& backward = stage.chunks[static_cast<std::size_t>(b.chunk)];
+    // Reductions wait for weight gradients, which may follow in a slot of their own.
+    const bool whole = stage.graph.chunks[static_cast<std::size_t>(b.chunk)].weight.size() == 0;
+    stage.fused.emplace(
+        key, fuse_slots(key.first ? forward.first_forward : forward.forward,
+                        key.last && whole ? backward.last_backward : backward.backward_input,
+                        operators.of(*slot)));
+  }
+}
+
 }  // namespace
 
 Schedule build_schedule(const Job& job) {
@@ -241,9 +277,33 @@ Schedule build_schedule(const Job& job) {
       stages, microbatches,
       {static_cast<std::int32_t>(l.virtual_pipeline),
        static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm,
-       job.options.overlap_moe_expert_parallel_comm});
+       job.options.overlap_moe_expert_parallel_comm, job.options.delay_wgrad_compute});
   schedule.lists_stand_ins = job.versions.fork == Fork::kKwai;
   return schedule;
+}
+
+const SlotProgram& Program::slot_program(std::int32_t stage, const Slot& slot) const {
+  const StageProgram& at = stages[static_cast<std::size_t>(stage)];
+  const ChunkProgram& chunk = at.chunks[static_cast<std::size_t>(slot.chunk)];
+  const auto is_first = [&](ChunkTensor t) {
+    return t.microbatch == schedule.first_microbatch(t.chunk);
+  };
+  const auto is_last = [&](ChunkTensor t) {
+    return t.microbatch == schedule.end_microbatch(t.chunk) - 1;
+  };
+  const ChunkTensor own{slot.chunk, slot.microbatch};
+  switch (slot.kind) {
+    case SlotKind::kForward:
+      return is_first(own) ? chunk.first_forward : chunk.forward;
+    case SlotKind::kBackward:
+      return is_last(own) ? chunk.last_backward : chunk.backward;
+    case SlotKind::kBackwardInput:
+      return chunk.backward_input;
+    case SlotKind::kBackwardWeight:
+      return is_last(own) ? chunk.last_backward_weight : chunk.backward_weight;
+    default:
+      return at.fused.at({slot.chunk, is_first(own), slot.beside.chunk, is_last(slot.beside)});
+  }
 }
 
 Program build_program(const Job& job, const HardwareProfile& profile) {
@@ -278,7 +338,12 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
       const Chunk& operators = out.graph.chunks[static_cast<std::size_t>(c)];
       ChunkProgram chunk;
       chunk.forward = compiler.compile(true, operators.forward);
-      chunk.backward = compiler.compile(false, operators.backward);
+      chunk.backward = compiler.compile(
+          false,
+          {operators.backward.begin, std::max(operators.backward.end, operators.weight.end)});
+      chunk.backward_input = compiler.compile(false, operators.backward);
+      chunk.backward_weight = compiler.compile(false, operators.weight);
+      chunk.last_backward_weight = chunk.backward_weight;
       chunk.first_forward = chunk.forward;
       chunk.last_backward = chunk.backward;
 
@@ -287,6 +352,8 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
       if (options.overlap_grad_reduce) {
         chunk.last_backward = with_gradient_reduction(chunk.backward, out.graph, buffers, layers,
                                                       costs, gradient_bytes, reduction);
+        chunk.last_backward_weight = with_gradient_reduction(
+            chunk.backward_weight, out.graph, buffers, layers, costs, gradient_bytes, reduction);
       }
       if (options.overlap_param_gather) {
         const bool last = c == l.virtual_pipeline - 1;
@@ -315,6 +382,7 @@ Program build_program(const Job& job, const HardwareProfile& profile) {
     const std::int64_t step = o.main_grad_bytes + kParameterBytes +
                               2 * (o.main_param_bytes + o.exp_avg_bytes + o.exp_avg_sq_bytes);
     const std::int64_t norm = o.main_grad_bytes;
+    fuse(out, program.schedule, stage);
     out.end.optimizer_ns = costs.streaming_ns(passes * gradient_bytes * parameters) +
                            costs.streaming_ns((step + norm) * owned);
     program.stages.push_back(std::move(out));

@@ -15,7 +15,9 @@
 // the compute stream, not the host.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "hw_profiles/collective_costs.h"
@@ -62,6 +64,7 @@ struct ProgramOp {
   std::int32_t moe_layer = -1;       // of the rows table; -1 only where the cost has no per_row
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
+  bool beside = false;      // of the microbatch that a fused slot runs backward
   bool host_waits = false;  // the CPU goes on only when this is done
   TimeClass time_class = TimeClass::kElementwise;
   std::int32_t dep_begin = 0;  // range in SlotProgram::deps
@@ -94,14 +97,41 @@ struct ChunkProgram {
   SlotProgram first_forward;  // microbatch 0: waits for parameters where their gather is overlapped
   SlotProgram
       last_backward;  // of the last microbatch: starts reductions where these are overlapped
+  SlotProgram backward_input;  // without the weight gradients that run by themselves
+  SlotProgram backward_weight;
+  SlotProgram last_backward_weight;
+};
+
+// A fused slot: chunk and variant of what runs forward and of what runs backward. The first of a
+// chunk's forwards and the last of its backwards are variants.
+struct FusedKey {
+  std::int32_t forward_chunk = 0;
+  bool first = false;
+  std::int32_t backward_chunk = 0;
+  bool last = false;
+  friend constexpr auto operator<=>(const FusedKey&, const FusedKey&) = default;
 };
 
 struct StageProgram {
   OperatorGraph graph;
   std::vector<ChunkProgram> chunks;
-  std::vector<ChunkOffload> offload;  // [chunk]; empty: nothing is offloaded
+  std::map<FusedKey, SlotProgram> fused;  // those that the schedule has
+  std::vector<ChunkOffload> offload;      // [chunk]; empty: nothing is offloaded
   IterationEnd end;
 };
+
+// Calls visit(SlotProgram&) for every one of a stage.
+template <class Stage, class Visit>
+void for_each_slot_program(Stage& stage, const Visit& visit) {
+  for (auto& chunk : stage.chunks) {
+    for (auto* slot :
+         {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward,
+          &chunk.backward_input, &chunk.backward_weight, &chunk.last_backward_weight}) {
+      visit(*slot);
+    }
+  }
+  for (auto& [key, slot] : stage.fused) visit(slot);
+}
 
 struct Program {
   std::int64_t lanes = 1;  // of a stage
@@ -111,14 +141,7 @@ struct Program {
   std::int64_t exchange_ns = 0;    // one message between neighbouring stages
   std::int64_t host_issue_ns = 0;  // CPU time of one operator
 
-  const SlotProgram& slot_program(std::int32_t stage, const Slot& slot) const {
-    const ChunkProgram& chunk =
-        stages[static_cast<std::size_t>(stage)].chunks[static_cast<std::size_t>(slot.chunk)];
-    if (slot.kind == SlotKind::kForward) {
-      return slot.microbatch == 0 ? chunk.first_forward : chunk.forward;
-    }
-    return slot.microbatch == schedule.microbatches - 1 ? chunk.last_backward : chunk.backward;
-  }
+  const SlotProgram& slot_program(std::int32_t stage, const Slot& slot) const;
 };
 
 // The schedule of the job's pipeline. Requires: a validated job.

@@ -53,6 +53,8 @@ class InterleavedStage {
       : stages_(stages),
         chunks_(interleaving.chunks),
         overlaps_(interleaving.overlap_p2p_comm),
+        combines_(interleaving.overlap_moe_expert_parallel_comm),
+        delays_(interleaving.delay_wgrad_compute),
         first_(stage == 0),
         last_(stage == stages - 1),
         total_(microbatches * interleaving.chunks) {
@@ -151,6 +153,10 @@ class InterleavedStage {
     const std::int32_t f = k + warmup_;
     // The last forward's transfer would receive what no forward needs.
     const ChunkTensor arriving = f == total_ - 1 ? ChunkTensor{} : arriving_activation(f);
+    if (combines_) {
+      combined(k, arriving);
+      return;
+    }
     if (!overlaps_) {
       forward(f);
       backward(k);
@@ -169,6 +175,28 @@ class InterleavedStage {
               .blocking = false});
   }
 
+  void combined(std::int32_t k, ChunkTensor arriving) {
+    const ChunkTensor f = forward_at(k + warmup_);
+    const ChunkTensor b = backward_at(k);
+    const Transfer forward{.send_activation = leaving_activation(k + warmup_),
+                           .receive_activation = arriving,
+                           .blocking = false};
+    const Transfer backward{.send_gradient = leaving_gradient(k),
+                            .receive_gradient = arriving_gradient(k),
+                            .blocking = false};
+    wait_for(false, f);
+    wait_for(true, b);
+    steps_.emplace_back(Slot{SlotKind::kForwardBackward, f.microbatch, f.chunk, b});
+    if (overlaps_) {
+      transfer(forward);
+      transfer(backward);
+    } else {
+      transfer({forward.send_activation, forward.receive_activation, backward.send_gradient,
+                backward.receive_gradient});
+    }
+    if (delays_) steps_.emplace_back(Slot{SlotKind::kBackwardWeight, b.microbatch, b.chunk});
+  }
+
   void cool_down(std::int32_t k) {
     wait_for(true, backward_at(k));
     backward(k);
@@ -179,6 +207,8 @@ class InterleavedStage {
   std::int32_t stages_;
   std::int32_t chunks_;
   bool overlaps_;
+  bool combines_;
+  bool delays_;
   bool first_;
   bool last_;
   std::int32_t total_;

@@ -123,7 +123,10 @@ struct Interleaving {
   std::int32_t chunks = 2;
   std::int32_t microbatches_in_a_row = 0;  // N, from the number of stages to the microbatches
   bool overlap_p2p_comm = true;
+  // One warm-up forward more, so that every forward of the steady phase runs beside a backward.
   bool overlap_moe_expert_parallel_comm = false;
+  // The backward beside a forward leaves weight gradients for after its transfer.
+  bool delay_wgrad_compute = false;
 };
 
 // Requires: stages >= 2, chunks >= 2, microbatches % N == 0 or >= stages.

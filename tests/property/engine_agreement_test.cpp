@@ -16,6 +16,7 @@
 #include "sim/lane_engine.h"
 #include "sim/memory_profile.h"
 #include "sim/simulation.h"
+#include "sim/slot_operators.h"
 #include "tests/support/naive_engine.h"
 #include "tests/support/naive_memory.h"
 #include "tests/support/random_jobs.h"
@@ -237,16 +238,13 @@ TEST(LaneEngine, NoStreamIsBusyLongerThanTheIteration) {
 // Durations that are whole ns for every number of rows, so that twice of them is exact.
 void scale(Program& program, std::int64_t factor) {
   for (StageProgram& stage : program.stages) {
-    for (ChunkProgram& chunk : stage.chunks) {
-      for (SlotProgram* slot :
-           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        for (ProgramOp& op : slot->ops) {
-          op.cost.fixed_ns *= factor;
-          op.cost.floor_ns *= factor;
-          op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
-        }
+    for_each_slot_program(stage, [&](SlotProgram& slot) {
+      for (ProgramOp& op : slot.ops) {
+        op.cost.fixed_ns *= factor;
+        op.cost.floor_ns *= factor;
+        op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
       }
-    }
+    });
     stage.end.reduce_ns *= factor;
     stage.end.optimizer_ns *= factor;
     stage.end.gather_ns *= factor;
@@ -351,11 +349,8 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
       std::size_t position = 0;
       if (const Slot* slot = std::get_if<Slot>(&step)) {
         const OperatorGraph& graph = run.program.stages[stage].graph;
-        const Chunk& chunk = graph.chunks[static_cast<std::size_t>(slot->chunk)];
-        const auto index =
-            e.op + (slot->kind == SlotKind::kForward
-                        ? chunk.forward.begin
-                        : chunk.backward.begin + static_cast<std::int32_t>(graph.forward.size()));
+        const std::int32_t index =
+            slot_operators(graph, *slot)[static_cast<std::size_t>(e.op)].index;
         const SlotProgram& ops = run.program.slot_program(static_cast<std::int32_t>(stage), *slot);
         while (ops.ops[position].operator_index != index) ++position;
       }

@@ -240,8 +240,10 @@ class NaiveEngine {
     task.step = card.step;
     task.position = card.position;
     const bool routed = op.cost.per_row_q20 != 0;
-    task.duration = duration_of(
-        op, routed ? rows_.at(slot.microbatch, op.moe_layer)[card.lane] : std::int64_t{0});
+    task.duration =
+        duration_of(op, routed ? rows_.at(op.beside ? slot.beside.microbatch : slot.microbatch,
+                                          op.moe_layer)[card.lane]
+                               : std::int64_t{0});
     for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
       const std::int32_t position = program.deps[static_cast<std::size_t>(d)];
       task.waits_for.push_back(card.slot.at(static_cast<std::size_t>(position)));

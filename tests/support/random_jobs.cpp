@@ -164,6 +164,16 @@ Job random_job(std::uint64_t seed) {
           ? l.microbatch_group * rng.between(1, 2) + (rng.coin() ? l.pipeline : 0)
           : rng.between(1, 7);
   job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * microbatches;
+  if (job.combines_slots()) {
+    // What Megatron refuses beside it, and what is not modelled there.
+    TrainingOptions& o = job.options;
+    o.overlap_moe_expert_parallel_comm = job.model.moe.has_value();
+    o.delay_wgrad_compute = job.model.moe && rng.coin();
+    o.ep_overlap_early_attn_memory_release = job.model.moe && rng.coin();
+    o.moe_shared_expert_overlap = o.recompute.moe = false;
+    o.full_recompute.reset();
+    o.offload.modules.clear();
+  }
   validate(job, "/");
   return job;
 }
