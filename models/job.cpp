@@ -71,11 +71,23 @@ void validate_combined_slots(const Job& job, const Refuse& refuse) {
     refuse("ep_overlap_early_attn_memory_release", "true",
            "overlap_moe_expert_parallel_comm beside it");
   }
+  if (job.layout.splits_weight_gradients()) {
+    if (o.overlap_moe_expert_parallel_comm) {
+      refuse("overlap_moe_expert_parallel_comm", "true", "false with this pipeline_schedule");
+    }
+    if (!o.offload.modules.empty()) {
+      refuse("offload_modules", "given", "none with this pipeline_schedule");
+    }
+    if (job.versions.fork == Fork::kKwai) {
+      refuse("pipeline_schedule", "given", "none with the fork \"kwai\"");
+    }
+  }
   if (!job.combines_slots()) return;
   const auto not_beside = [&](const std::string& key, const std::string& found) {
-    refuse(key, found, "nothing of the kind with overlap_moe_expert_parallel_comm");
+    refuse(key, found, "nothing of the kind where a forward and a backward are one slot");
   };
-  if (!job.model.moe) refuse("overlap_moe_expert_parallel_comm", "true", "false without experts");
+  if (!job.model.moe && o.overlap_moe_expert_parallel_comm)
+    refuse("overlap_moe_expert_parallel_comm", "true", "false without experts");
   if (o.moe_shared_expert_overlap) not_beside("moe_shared_expert_overlap", "true");
   if (o.full_recompute) not_beside("recompute_granularity", "full");
   if (o.recompute.moe) not_beside("recompute_modules", "moe");
@@ -143,7 +155,8 @@ void validate(const Job& job, const std::string& pointer) {
     }
   }
   // Megatron's reason: several sends and receives of the same two ranks in one batch.
-  if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm) {
+  if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm &&
+      !job.layout.splits_weight_gradients()) {
     refuse("overlap_p2p_comm", "false", "true for virtual stages on two pipeline stages");
   }
   validate_recompute(job, refuse);

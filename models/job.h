@@ -172,7 +172,8 @@ struct Job {
 
   // Whether a forward and a backward run as one slot.
   bool combines_slots() const {
-    return options.overlap_moe_expert_parallel_comm && layout.virtual_pipeline > 1;
+    return layout.fuses_slots() ||
+           (options.overlap_moe_expert_parallel_comm && layout.virtual_pipeline > 1);
   }
   std::int64_t tokens_per_iteration() const { return batch.global_batch_size * batch.seq_length; }
   // Sequence of one context-parallel rank.

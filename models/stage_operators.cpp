@@ -6,6 +6,7 @@
 #include "models/kwai_operators.h"
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
+#include "models/weight_gradients.h"
 
 namespace tidemark {
 
@@ -105,10 +106,11 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
   }
   OperatorGraph graph = g.finish();
   if (job.combines_slots()) {
-    return arrange_for_combined_slots(
+    graph = arrange_for_combined_slots(
         std::move(graph),
         {job.options.delay_wgrad_compute, job.options.ep_overlap_early_attn_memory_release});
   }
+  if (job.layout.splits_weight_gradients()) return split_weight_gradients(std::move(graph));
   if (g.offload_groups().empty()) return graph;
   return offload_activations(std::move(graph), g.offload_groups(), job, stage);
 }

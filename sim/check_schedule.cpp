@@ -13,6 +13,7 @@ struct State {
   bool forward = false;
   bool backward = false;  // its input's gradient is there
   bool weight = false;    // and those of its weights
+  bool fused = false;     // ran backward beside a forward
   bool activation_awaited = false;
   bool gradient_awaited = false;
 };
@@ -119,6 +120,7 @@ class Checker {
     // Side by side: neither of the two may be for the other.
     if (const ChunkTensor t = slot.backward(); t.valid()) run_backward(stage, t);
     if (const ChunkTensor t = slot.forward(); t.valid()) run_forward(stage, t);
+    if (slot.beside.valid() && exists(slot.beside)) states_[index(stage, slot.beside)].fused = true;
     if (slot.kind == SlotKind::kBackward) run_weight(stage, {slot.chunk, slot.microbatch});
     if (slot.kind == SlotKind::kBackwardWeight) run_weight(stage, {slot.chunk, slot.microbatch});
   }
@@ -156,6 +158,7 @@ class Checker {
     }
     if (state.weight) complain(stage, "runs the weights' gradients of " + name(t) + " twice");
     state.weight = true;
+    splits_fused_ |= state.fused;
   }
 
   bool post(std::size_t stage, const Transfer& t) {
@@ -246,7 +249,8 @@ class Checker {
       for (std::int32_t m = schedule_.first_microbatch(c); m < schedule_.end_microbatch(c); ++m) {
         const std::size_t i = index(stage, {c, m});
         const State& state = states_[i];
-        if (!state.forward || !state.backward || !state.weight) {
+        const bool weight = state.weight || (state.fused && !splits_fused_);
+        if (!state.forward || !state.backward || !weight) {
           complain(stage, "never finishes " + name({c, m}));
         }
         for (const Message* message : {&activations_[i], &gradients_[i]}) {
@@ -265,6 +269,7 @@ class Checker {
   std::vector<State> states_;          // [stage][chunk][microbatch]
   std::vector<Message> activations_;   // [receiving stage][chunk][microbatch]
   std::vector<Message> gradients_;
+  bool splits_fused_ = false;  // weight gradients follow fused slots as slots of their own
   std::vector<std::string> problems_;
 };
 

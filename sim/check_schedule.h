@@ -2,6 +2,7 @@
 //
 //   - on every stage each microbatch of each chunk runs forward once and backward once (whole, or
 //     the input's gradient and then the weights'), forward first
+//     after fused slots weight gradients follow everywhere or nowhere
 //   - what a slot reads is there: made by another slot of the stage, or received and waited for
 //   - what is sent has been made; each message has one sender and one receiver
 //   - no stages wait for each other for ever

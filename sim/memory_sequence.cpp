@@ -111,6 +111,13 @@ class References {
     if (reads_for_weights(t.chunk, gradient)) release(gradient, t.microbatch);
   }
 
+  // Modules forget.
+  void drop_attributes() {
+    for (const auto& [attribute, owner] : std::exchange(owners_, {})) {
+      release(owner.first, owner.second);
+    }
+  }
+
   // What is still referred to is what an iteration carries over: of its last microbatch.
   MemorySequence finish(std::int32_t microbatches) && {
     sequence_.carried_over.clear();
@@ -609,6 +616,88 @@ class StandInWalk {
   Name input_tensor_grad_;
 };
 
+// Schedules whose weight gradients run as slots of their own.
+class SplitWalk {
+ public:
+  SplitWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage)
+      : references_(graph, {}), schedule_(schedule), stage_(stage) {}
+
+  MemorySequence build(const std::vector<Step>& steps) && {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      references_.at(static_cast<std::int32_t>(i));
+      if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
+        run(*slot);
+      } else if (const Transfer* t = std::get_if<Transfer>(&steps[i])) {
+        transfer(*t);
+      }
+    }
+    references_.drop_attributes();
+    return std::move(references_).finish(schedule_.microbatches);
+  }
+
+ private:
+  void run(const Slot& slot) {
+    references_.run(slot);
+    if (slot.kind == SlotKind::kBackwardWeight) {
+      references_.release_for_weights({slot.chunk, slot.microbatch});
+      return;
+    }
+    if (const ChunkTensor f = slot.forward(); f.valid()) end_forward(f);
+    if (const ChunkTensor b = slot.backward(); b.valid()) {
+      end_backward(b, slot.kind != SlotKind::kBackward);
+    }
+  }
+
+  // The chunk that takes over on the same stage, if it does.
+  const Chunk* local(ChunkTensor t, bool next) const {
+    const bool at_end = next ? !references_.chunk(t.chunk).output.valid()
+                             : !references_.chunk(t.chunk).input.valid();
+    if (at_end) return nullptr;
+    const ChunkPlace there =
+        next ? schedule_.next(stage_, t.chunk) : schedule_.previous(stage_, t.chunk);
+    if (there.stage != stage_) return nullptr;
+    return &references_.chunk(static_cast<std::int32_t>(there.chunk));
+  }
+
+  void end_forward(ChunkTensor t) {
+    const Chunk* to = local(t, true);
+    if (to == nullptr) return;
+    references_.free(references_.chunk(t.chunk).output, t.microbatch);
+    references_.allocate(to->input, t.microbatch);  // the same bytes
+  }
+
+  void end_backward(ChunkTensor t, bool owes_weights) {
+    const Chunk& c = references_.chunk(t.chunk);
+    if (owes_weights) references_.hold_for_weights(t);
+    if (c.input_gradient.valid()) references_.retain(c.input_gradient, t.microbatch);  // to send
+    references_.release_input(t.chunk, t.microbatch);
+    if (c.output_gradient.valid()) references_.release(c.output_gradient, t.microbatch);
+    if (const Chunk* to = local(t, false)) {
+      references_.release(c.input_gradient, t.microbatch);
+      references_.allocate(to->output_gradient, t.microbatch);
+    }
+  }
+
+  void transfer(const Transfer& t) {
+    if (const ChunkTensor r = t.receive_activation; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).input, r.microbatch);
+    }
+    if (const ChunkTensor r = t.receive_gradient; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).output_gradient, r.microbatch);
+    }
+    if (const ChunkTensor s = t.send_activation; s.valid()) {
+      references_.free(references_.chunk(s.chunk).output, s.microbatch);
+    }
+    if (const ChunkTensor s = t.send_gradient; s.valid()) {
+      references_.release(references_.chunk(s.chunk).input_gradient, s.microbatch);
+    }
+  }
+
+  References references_;
+  const Schedule& schedule_;
+  std::int32_t stage_;
+};
+
 }  // namespace
 
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
@@ -617,6 +706,7 @@ MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule&
   if (schedule.lists_stand_ins) {
     return StandInWalk(graph, schedule, stage, offload).build(steps);
   }
+  if (schedule.buffers_sends) return SplitWalk(graph, schedule, stage).build(steps);
   const auto walk = [&](const std::vector<StorageId>& carried_over) {
     return schedule.chunks == 1
                ? PlainWalk(graph, schedule.microbatches, carried_over).build(steps)

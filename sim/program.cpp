@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "models/layer_operators.h"
+#include "sim/dual_pipe.h"
 #include "sim/fused_slot.h"
 #include "sim/operator_cost.h"
+#include "sim/v_schedules.h"
+#include "sim/zero_bubble.h"
 #include "traces/routing.h"
 
 namespace tidemark {
@@ -245,6 +248,25 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
   return plans;
 }
 
+SlotOrders slot_orders(PipelineSchedule schedule, std::int32_t stages, std::int32_t microbatches) {
+  switch (schedule) {
+    case PipelineSchedule::kZbH1:
+      return build_zb_h1(stages, microbatches);
+    case PipelineSchedule::kZbH2:
+      return build_zb_h2(stages, microbatches);
+    case PipelineSchedule::kZbV:
+      return build_zb_v(stages, microbatches);
+    case PipelineSchedule::kVHalf:
+      return build_v_half(stages, microbatches);
+    case PipelineSchedule::kVMin:
+      return build_v_min(stages, microbatches);
+    case PipelineSchedule::kDualPipe:
+      return build_dual_pipe(stages, microbatches);
+    default:
+      return build_dual_pipe_v(stages, microbatches);
+  }
+}
+
 // The fused slots of a stage, each kind once.
 void fuse(StageProgram& stage, const Schedule& schedule, std::int64_t index) {
   SlotOperators operators(stage.graph);
@@ -272,6 +294,10 @@ Schedule build_schedule(const Job& job) {
   const ParallelLayout& l = job.layout;
   const auto stages = static_cast<std::int32_t>(l.pipeline);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(l));
+  if (l.splits_weight_gradients()) {
+    return with_transfers(slot_orders(l.schedule, stages, microbatches), microbatches,
+                          static_cast<std::int32_t>(l.virtual_pipeline), l.placement());
+  }
   if (l.virtual_pipeline == 1) return build_1f1b(stages, microbatches);
   Schedule schedule = build_interleaved_1f1b(
       stages, microbatches,

@@ -28,6 +28,7 @@ struct Command {
 
 Command simulate_command();
 Command explain_command();
+Command compare_command();
 Command validate_command();
 
 }  // namespace tidemark

@@ -18,7 +18,7 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> kCommands = {simulate_command(), explain_command(),
-                                                 validate_command()};
+                                                 compare_command(), validate_command()};
   return kCommands;
 }
 

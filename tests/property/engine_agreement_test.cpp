@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "hw_profiles/hardware_profile.h"
 #include "models/layer_operators.h"
+#include "sim/check_schedule.h"
 #include "sim/lane_engine.h"
 #include "sim/memory_profile.h"
 #include "sim/simulation.h"
@@ -60,22 +62,32 @@ class Recording : public Recorder {
   }
 };
 
+void expect_agreement(const Job& job, std::uint64_t seed) {
+  const Program program = build_program(job, profile_of(seed));
+  ASSERT_THAT(check_schedule(program.schedule), testing::IsEmpty()) << describe(job, seed);
+  const LaneRows rows(job, random_routing(job, seed));
+  Recording recording(program);
+  const UnitTimes times = run_unit(program, rows, &recording);
+  const NaiveRun naive = run_naively(program, rows);
+  ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
+  for (std::size_t stage = 0; stage < naive.spans.size(); ++stage) {
+    ASSERT_EQ(times.stages[stage].finish_ns, naive.finish_ns[stage]) << describe(job, seed);
+    for (std::size_t step = 0; step < naive.spans[stage].size(); ++step) {
+      ASSERT_EQ(recording.spans[stage][step], naive.spans[stage][step])
+          << "stage " << stage << " step " << step << " " << describe(job, seed);
+    }
+  }
+}
+
 TEST(EngineAgreement, EveryOperatorOfEveryCardStartsAndEndsAtTheSameNanosecond) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-    const Job job = random_job(seed);
-    const Program program = build_program(job, profile_of(seed));
-    const LaneRows rows(job, random_routing(job, seed));
-    Recording recording(program);
-    const UnitTimes times = run_unit(program, rows, &recording);
-    const NaiveRun naive = run_naively(program, rows);
-    ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
-    for (std::size_t stage = 0; stage < naive.spans.size(); ++stage) {
-      ASSERT_EQ(times.stages[stage].finish_ns, naive.finish_ns[stage]) << describe(job, seed);
-      for (std::size_t step = 0; step < naive.spans[stage].size(); ++step) {
-        ASSERT_EQ(recording.spans[stage][step], naive.spans[stage][step])
-            << "stage " << stage << " step " << step << " " << describe(job, seed);
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_agreement(random_job(seed), seed));
+  }
+}
+
+TEST(EngineAgreement, HoldsForEverySchedule) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(expect_agreement(random_scheduled_job(seed), seed));
   }
 }
 
@@ -95,21 +107,44 @@ StageCase stage_case(const Job& job, const Schedule& schedule, const LaneRows& r
   return out;
 }
 
+void expect_peaks(const Job& job, std::uint64_t seed) {
+  const LaneRows rows(job, random_routing(job, seed));
+  const Schedule schedule = build_schedule(job);
+  for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+    const StageCase c = stage_case(job, schedule, rows, stage);
+    for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
+      const NaiveMemory naive = replay(job, c.graph, c.sequence, rows, lane);
+      const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
+      ASSERT_EQ(peak.bytes.value, naive.peak) << describe(job, seed);
+      ASSERT_EQ(peak.event, naive.first_peak_event) << describe(job, seed);
+      ASSERT_EQ(peak.first_iteration.value, naive.first_peak) << describe(job, seed);
+      ASSERT_EQ(c.memory.carried_over.value, naive.left_behind) << describe(job, seed);
+    }
+  }
+}
+
 TEST(MemoryAgreement, EveryLanePeaksAtTheByteAndTheEventOfTheReplay) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-    const Job job = random_job(seed);
-    const LaneRows rows(job, random_routing(job, seed));
+    ASSERT_NO_FATAL_FAILURE(expect_peaks(random_job(seed), seed));
+    ASSERT_NO_FATAL_FAILURE(expect_peaks(random_scheduled_job(seed), seed));
+  }
+}
+
+TEST(MemorySequence, OfSplitSchedulesEndsEmpty) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_scheduled_job(seed);
     const Schedule schedule = build_schedule(job);
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
-      const StageCase c = stage_case(job, schedule, rows, stage);
-      for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
-        const NaiveMemory naive = replay(job, c.graph, c.sequence, rows, lane);
-        const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
-        ASSERT_EQ(peak.bytes.value, naive.peak) << describe(job, seed);
-        ASSERT_EQ(peak.event, naive.first_peak_event) << describe(job, seed);
-        ASSERT_EQ(peak.first_iteration.value, naive.first_peak) << describe(job, seed);
-        ASSERT_EQ(c.memory.carried_over.value, naive.left_behind) << describe(job, seed);
+      const OperatorGraph graph = build_operator_graph(job, stage);
+      const MemorySequence sequence = build_memory_sequence(graph, schedule, stage);
+      ASSERT_TRUE(sequence.carried_over.empty()) << describe(job, seed);
+      std::map<std::pair<std::int32_t, std::int32_t>, int> live;
+      for (const MemoryEvent& e : sequence.events) {
+        int& count = live[{e.storage, e.microbatch}];
+        count += e.allocates ? 1 : -1;
+        ASSERT_TRUE(count == 0 || count == 1) << describe(job, seed);
       }
+      for (const auto& [key, count] : live) ASSERT_EQ(count, 0) << describe(job, seed);
     }
   }
 }
