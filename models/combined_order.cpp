@@ -75,6 +75,10 @@ std::vector<CombinedPosition> combined_positions(const OperatorGraph& graph, con
   bool in_layers = false;
   for (std::int32_t i = range.begin; i < range.end; ++i) {
     const Operator& op = (forward ? graph.forward : graph.backward)[static_cast<std::size_t>(i)];
+    if (op.added) {
+      positions.emplace_back();
+      continue;
+    }
     const auto layer = std::ranges::find(layers, op.layer);
     if (layer == layers.end()) {
       positions.push_back({in_layers ? 2 : 0, 0, turn});
@@ -83,6 +87,17 @@ std::vector<CombinedPosition> combined_positions(const OperatorGraph& graph, con
     in_layers = true;
     positions.push_back({1, static_cast<std::int32_t>(layer - layers.begin()),
                          forward ? forward_step(op.part) : backward_step(op, *graph.combined)});
+  }
+  // What an action adds goes with the operator before it, or in a backward with the one after it.
+  const auto added = [&](std::size_t i) {
+    return (forward ? graph.forward : graph.backward)[static_cast<std::size_t>(range.begin) + i]
+        .added;
+  };
+  for (std::size_t i = 1; forward && i < positions.size(); ++i) {
+    if (added(i)) positions[i] = positions[i - 1];
+  }
+  for (std::size_t i = positions.size(); !forward && i-- > 1;) {
+    if (added(i - 1)) positions[i - 1] = positions[i];
   }
   return positions;
 }
