@@ -66,6 +66,39 @@ void validate_offload(const TrainingOptions& o, const Refuse& refuse) {
   }
 }
 
+// What transformer_config.py refuses beside combined slots, and what is not modelled there.
+void validate_combined_slots(const Job& job, const Refuse& refuse) {
+  const TrainingOptions& o = job.options;
+  if (o.delay_wgrad_compute && !o.overlap_moe_expert_parallel_comm) {
+    refuse("delay_wgrad_compute", "true", "overlap_moe_expert_parallel_comm beside it");
+  }
+  if (o.ep_overlap_early_attn_memory_release && !o.overlap_moe_expert_parallel_comm) {
+    refuse("ep_overlap_early_attn_memory_release", "true",
+           "overlap_moe_expert_parallel_comm beside it");
+  }
+  if (job.layout.splits_weight_gradients()) {
+    if (o.overlap_moe_expert_parallel_comm) {
+      refuse("overlap_moe_expert_parallel_comm", "true", "false with this pipeline_schedule");
+    }
+    if (!o.offload.modules.empty()) {
+      refuse("offload_modules", "given", "none with this pipeline_schedule");
+    }
+    if (job.versions.fork == Fork::kKwai) {
+      refuse("pipeline_schedule", "given", "none with the fork \"kwai\"");
+    }
+  }
+  if (!job.combines_slots()) return;
+  const auto not_beside = [&](const std::string& key, const std::string& found) {
+    refuse(key, found, "nothing of the kind where a forward and a backward are one slot");
+  };
+  if (!job.model.moe && o.overlap_moe_expert_parallel_comm)
+    refuse("overlap_moe_expert_parallel_comm", "true", "false without experts");
+  if (o.moe_shared_expert_overlap) not_beside("moe_shared_expert_overlap", "true");
+  if (o.full_recompute) not_beside("recompute_granularity", "full");
+  if (o.recompute.moe) not_beside("recompute_modules", "moe");
+  if (!o.offload.modules.empty()) not_beside("offload_modules", "given");
+}
+
 }  // namespace
 
 const char* name_of(OffloadModule module) {
@@ -127,11 +160,13 @@ void validate(const Job& job, const std::string& pointer) {
     }
   }
   // Megatron's reason: several sends and receives of the same two ranks in one batch.
-  if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm) {
+  if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm &&
+      !job.layout.splits_weight_gradients()) {
     refuse("overlap_p2p_comm", "false", "true for virtual stages on two pipeline stages");
   }
   validate_recompute(job, refuse);
   validate_offload(o, refuse);
+  validate_combined_slots(job, refuse);
   const bool kwai = job.versions.fork == Fork::kKwai;
   if (!kwai && o.recompute.mlp_act) {
     refuse("kaimm_recompute_mlp_activation_func", "true", "the fork \"kwai\"");

@@ -151,7 +151,9 @@ struct TrainingOptions {
   AllocatorOptions allocator;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
-  bool overlap_moe_expert_parallel_comm = false;  // modelled: one warm-up forward more
+  bool overlap_moe_expert_parallel_comm = false;  // with virtual stages: models/combined_order.h
+  bool delay_wgrad_compute = false;
+  bool ep_overlap_early_attn_memory_release = false;
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;
   bool moe_router_fp32 = false;  // moe_router_dtype
@@ -189,6 +191,11 @@ struct Job {
   RunSpec run;
   std::vector<std::string> warnings;  // what the reader could not settle, for the result
 
+  // Whether a forward and a backward run as one slot.
+  bool combines_slots() const {
+    return layout.fuses_slots() ||
+           (options.overlap_moe_expert_parallel_comm && layout.virtual_pipeline > 1);
+  }
   std::int64_t tokens_per_iteration() const { return batch.global_batch_size * batch.seq_length; }
   // Sequence of one context-parallel rank.
   std::int64_t rank_sequence() const { return batch.seq_length / layout.context; }

@@ -30,6 +30,14 @@ const Names<AttentionBackend> kAttentionBackends = {{AttentionBackend::kAuto, "a
                                                     {AttentionBackend::kFlash, "flash"},
                                                     {AttentionBackend::kFused, "fused"},
                                                     {AttentionBackend::kUnfused, "unfused"}};
+const Names<PipelineSchedule> kSchedules = {{PipelineSchedule::kOneForwardOneBackward, "1f1b"},
+                                            {PipelineSchedule::kZbH1, "zb-h1"},
+                                            {PipelineSchedule::kZbH2, "zb-h2"},
+                                            {PipelineSchedule::kZbV, "zb-v"},
+                                            {PipelineSchedule::kVHalf, "v-half"},
+                                            {PipelineSchedule::kVMin, "v-min"},
+                                            {PipelineSchedule::kDualPipe, "dualpipe"},
+                                            {PipelineSchedule::kDualPipeV, "dualpipe-v"}};
 const Names<MoeDispatcher> kDispatchers = {{MoeDispatcher::kAllToAll, "alltoall"},
                                            {MoeDispatcher::kHybridEp, "hybridep"}};
 const Names<bool SelectiveRecompute::*> kRecomputeModules = {
@@ -113,6 +121,7 @@ void read_parallel(JsonReader& in, ParallelLayout& l) {
   read_size(in, "context_parallel_size", kDegree, l.context);
   read_size(in, "pipeline_model_parallel_size", kDegree, l.pipeline);
   read_size(in, "virtual_pipeline_model_parallel_size", kDegree, l.virtual_pipeline);
+  read_choice(in, "pipeline_schedule", kSchedules, l.schedule);
   read_size(in, "microbatch_group_size_per_vp_stage", kDegree, l.microbatch_group);
   read_size(in, "expert_model_parallel_size", kDegree, l.expert);
   read_size(in, "expert_tensor_parallel_size", kDegree, l.expert_tensor);
@@ -247,6 +256,8 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_offload(in, o.offload);
   read_choice(in, "moe_token_dispatcher_type", kDispatchers, o.moe_dispatcher);
   read_switch(in, "overlap_moe_expert_parallel_comm", o.overlap_moe_expert_parallel_comm);
+  read_switch(in, "delay_wgrad_compute", o.delay_wgrad_compute);
+  read_switch(in, "ep_overlap_early_attn_memory_release", o.ep_overlap_early_attn_memory_release);
   read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
   read_switch(in, "moe_router_fusion", o.moe_router_fusion);
   read_switch(in, "moe_router_fp32", o.moe_router_fp32);
@@ -272,6 +283,7 @@ std::string section_of(const std::string& key) {
                                                   "context_parallel_size",
                                                   "pipeline_model_parallel_size",
                                                   "virtual_pipeline_model_parallel_size",
+                                                  "pipeline_schedule",
                                                   "microbatch_group_size_per_vp_stage",
                                                   "pipeline_model_parallel_layout",
                                                   "account_for_embedding_in_pipeline_split",
@@ -309,6 +321,7 @@ nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
   j["context_parallel_size"] = l.context;
   j["pipeline_model_parallel_size"] = l.pipeline;
   j["virtual_pipeline_model_parallel_size"] = l.virtual_pipeline;
+  if (l.splits_weight_gradients()) j["pipeline_schedule"] = name_of(kSchedules, l.schedule);
   if (l.microbatch_group > 0) j["microbatch_group_size_per_vp_stage"] = l.microbatch_group;
   j["expert_model_parallel_size"] = l.expert;
   j["expert_tensor_parallel_size"] = l.expert_tensor;
@@ -387,6 +400,8 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   write_offload(o.offload, j);
   j["moe_token_dispatcher_type"] = name_of(kDispatchers, o.moe_dispatcher);
   j["overlap_moe_expert_parallel_comm"] = o.overlap_moe_expert_parallel_comm;
+  if (o.delay_wgrad_compute) j["delay_wgrad_compute"] = true;
+  if (o.ep_overlap_early_attn_memory_release) j["ep_overlap_early_attn_memory_release"] = true;
   j["moe_permute_fusion"] = o.moe_permute_fusion;
   j["moe_router_fusion"] = o.moe_router_fusion;
   j["moe_router_fp32"] = o.moe_router_fp32;
@@ -425,6 +440,10 @@ nlohmann::ordered_json run_to_json(const RunSpec& run) {
 }
 
 }  // namespace
+
+const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules() {
+  return kSchedules;
+}
 
 std::optional<Version> parse_version(std::string_view text) {
   Version version;

@@ -15,12 +15,17 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "models/job.h"
 
 namespace tidemark {
+
+// Pipeline schedules under their names in job files.
+const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules();
 
 // Throws: InputError with every violation of the file, each with its JSON pointer.
 Job read_job(const std::filesystem::path& path);

@@ -117,9 +117,9 @@ StorageId column_linear(GraphBuilder& g, const std::string& name, StorageId inpu
                       Stream::kTensorComm, {partial}, {dx});
     }
     if (keeps_gather) b.emitted(dgrad).contends_with = reduce;
-    b.emit(name + ".wgrad", gemm(job, out_shard, tokens, in, Pass::kBackwardWeight),
-           Stream::kCompute, {dy, saved}, weight_gradient_outputs(b, name, out_shard * in),
-           keeps_gather ? -1 : reduce);
+    b.emit_weight_gradient(
+        name + ".wgrad", gemm(job, out_shard, tokens, in, Pass::kBackwardWeight), Stream::kCompute,
+        {dy, saved}, weight_gradient_outputs(b, name, out_shard * in), keeps_gather ? -1 : reduce);
     b.add_gradient(input, dx);
   });
   return out;
@@ -163,8 +163,9 @@ StorageId row_linear(GraphBuilder& g, const std::string& name, StorageId input,
         b.storage(name + ".input_gradient", kBf16 * tokens * in_shard, StorageRole::kGradient);
     b.emit(name + ".dgrad", gemm(job, out_width, tokens, in_shard, Pass::kBackwardInput),
            Stream::kCompute, {dy}, {dx}, fused ? gather : -1);
-    b.emit(name + ".wgrad", gemm(job, out_width, tokens, in_shard, Pass::kBackwardWeight),
-           {dy, input}, weight_gradient_outputs(b, name, out_width * in_shard));
+    b.emit_weight_gradient(
+        name + ".wgrad", gemm(job, out_width, tokens, in_shard, Pass::kBackwardWeight),
+        Stream::kCompute, {dy, input}, weight_gradient_outputs(b, name, out_width * in_shard));
     b.add_gradient(input, dx);
   });
   return out;
@@ -180,8 +181,9 @@ StorageId replicated_linear(GraphBuilder& g, const std::string& name, StorageId 
     const StorageId dx =
         b.storage(name + ".input_gradient", kBf16 * tokens * in, StorageRole::kGradient);
     b.emit(name + ".dgrad", gemm(job, out_width, tokens, in, Pass::kBackwardInput), {dy}, {dx});
-    b.emit(name + ".wgrad", gemm(job, out_width, tokens, in, Pass::kBackwardWeight), {dy, input},
-           weight_gradient_outputs(b, name, out_width * in));
+    b.emit_weight_gradient(name + ".wgrad", gemm(job, out_width, tokens, in, Pass::kBackwardWeight),
+                           Stream::kCompute, {dy, input},
+                           weight_gradient_outputs(b, name, out_width * in));
     b.add_gradient(input, dx);
   });
   return out;

@@ -77,7 +77,7 @@ constexpr std::string_view kIrrelevantSwitches = R"(
   enable_a2a_overlap_only_in_1f1b_phase enable_bw_flux_gemmrs_op enable_chunked_prefill
   enable_experimental enable_ft_package enable_full_sharding_in_hsdp enable_gloo_process_groups
   enable_msc enable_one_logger enable_pre_init_ep_overlap_streams eod_mask_loss
-  ep_overlap_early_attn_memory_release ep_overlap_early_recompute exit_on_missing_checkpoint
+  ep_overlap_early_recompute exit_on_missing_checkpoint
   exit_signal_handler exit_signal_handler_for_dataloader exit_signal_handler_for_training
   export_default_te_spec export_force_local_attention export_legacy_megatron
   export_moe_apply_probs_on_input export_offline_model export_qk_l2_norm export_te_mcore_model
@@ -269,7 +269,6 @@ constexpr NotModelled kNotModelled[] = {
     {"decoder_seq_length", Arity::kValue, ""},
     {"defer_embedding_wgrad_compute", Arity::kSwitch, ""},
     {"delay_1f1b_cooldown_wgrad_compute", Arity::kSwitch, ""},
-    {"delay_wgrad_compute", Arity::kSwitch, ""},
     {"delta_offload_bytes_across_pp_ranks", Arity::kValue, "",
      "it keeps groups of the first microbatches alone, and here all microbatches of a stage have "
      "the same operators"},

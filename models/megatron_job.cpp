@@ -484,10 +484,8 @@ void warn_of_approximations(ArgumentReader& in, Job& job) {
   if (in.boolean("recompute_activation_function") && job.model.moe) {
     warn("recompute_activation_function: of dense layers; Hygon's code does not reach experts");
   }
-  if (job.options.overlap_moe_expert_parallel_comm) {
-    warn(
-        "overlap_moe_expert_parallel_comm: its longer warm-up is modelled, that operators of a "
-        "forward and a backward alternate is not");
+  if (in.boolean("overlap_ep_comm_with_split_attn")) {
+    warn("overlap_ep_comm_with_split_attn: attention is not split, operators alternate without it");
   }
 }
 
@@ -558,6 +556,8 @@ TrainingOptions read_options(ArgumentReader& in, const Job& job) {
     in.refuse("overlap_moe_expert_parallel_comm", "True",
               "False without virtual stages (their schedule alone is modelled)");
   }
+  o.delay_wgrad_compute = in.boolean("delay_wgrad_compute");
+  o.ep_overlap_early_attn_memory_release = in.boolean("ep_overlap_early_attn_memory_release");
   if (in.boolean("overlap_ep_comm_with_split_attn") && !o.overlap_moe_expert_parallel_comm) {
     in.refuse("overlap_ep_comm_with_split_attn", "True",
               "overlap_moe_expert_parallel_comm beside it");

@@ -38,6 +38,7 @@ StorageId mlp_operators(GraphBuilder& g, StorageId input) {
 }  // namespace
 
 StorageId dense_mlp(GraphBuilder& g, StorageId input) {
+  g.set_part(LayerPart::kMlp);
   if (!g.job().options.recompute.mlp) return mlp_operators(g, input);
   return g.checkpoint([=](GraphBuilder& b) { return std::vector{mlp_operators(b, input)}; })[0];
 }

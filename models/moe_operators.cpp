@@ -216,7 +216,8 @@ StorageId grouped_linear(GraphBuilder& g, const MoeSizes& z, const std::string& 
       dummies.push_back(b.storage(name + ".dummy_wgrad", kBf16 * z.local_experts * out_width * in,
                                   StorageRole::kTemporary));
     }
-    b.emit(name + ".wgrad", work(Pass::kBackwardWeight), {b.gradient(out), input}, dummies);
+    b.emit_weight_gradient(name + ".wgrad", work(Pass::kBackwardWeight), Stream::kCompute,
+                           {b.gradient(out), input}, dummies);
     b.add_gradient(input, dx);
   });
   return out;
@@ -321,8 +322,9 @@ class SharedExpert {
           b.storage(name + ".input_gradient", kBf16 * tokens * in, StorageRole::kGradient);
       b.emit(name + ".dgrad", gemm(b.job(), out_width, tokens, in, Pass::kBackwardInput),
              Stream::kSharedExpert, {dy}, {dx});
-      b.emit(name + ".wgrad", gemm(b.job(), out_width, tokens, in, Pass::kBackwardWeight),
-             Stream::kSharedExpert, {dy, input}, {});
+      b.emit_weight_gradient(name + ".wgrad",
+                             gemm(b.job(), out_width, tokens, in, Pass::kBackwardWeight),
+                             Stream::kSharedExpert, {dy, input}, {});
       b.add_gradient(input, dx);
     });
     return out;
@@ -412,6 +414,7 @@ Dispatched dispatch_all_to_all(GraphBuilder& g, const MoeSizes& z, StorageId nor
     b.add_gradient(routed.probabilities, dprobabilities);
   });
 
+  g.set_part(LayerPart::kDispatch);
   const Exchange dispatched = all_to_all(g, z, "dispatch.all_to_all", permuted, sent, received);
   // The probabilities travel by themselves, four bytes a row.
   const StorageId row_probabilities = g.storage("dispatch.probabilities", Size{0, kFp32});
@@ -431,6 +434,7 @@ Dispatched dispatch_all_to_all(GraphBuilder& g, const MoeSizes& z, StorageId nor
            {b.gradient(row_probabilities)}, {d});
     b.add_gradient(permuted_probabilities, d);
   });
+  g.set_part(LayerPart::kMlp);
   if (shared != nullptr) shared->first_half(dispatched.collective);
   const StorageId gathered = expert_tensor_gather(g, z, dispatched.output);
 
@@ -471,6 +475,7 @@ Combined combine_all_to_all(GraphBuilder& g, const MoeSizes& z, const Dispatched
         permute_rows(g, {"combine.unsort", whole_row, 2 * whole_row, dispatched.unsort_map}, down);
   }
   unsorted = expert_tensor_reduce(g, z, unsorted, received);
+  g.set_part(LayerPart::kCombine);
   const Exchange combined = all_to_all(g, z, "combine.all_to_all", unsorted, received, sent);
   if (shared != nullptr) c.shared_output = shared->second_half(combined.collective);
 
@@ -503,6 +508,7 @@ Dispatched dispatch_hybrid_ep(GraphBuilder& g, const MoeSizes& z, StorageId norm
   Dispatched d;
   d.expert_input = g.storage("dispatch.hybrid_ep.output", Size{0, z.row_bytes});
   d.row_probabilities = g.storage("dispatch.probabilities", Size{0, kFp32});
+  g.set_part(LayerPart::kDispatch);
   g.emit("dispatch.hybrid_ep", exchange, Stream::kExpertComm,
          {normed, routed.map, routed.probabilities}, {d.expert_input, d.row_probabilities});
   const std::int64_t cells = z.tokens * g.job().model.moe->num_experts;
@@ -518,6 +524,7 @@ Dispatched dispatch_hybrid_ep(GraphBuilder& g, const MoeSizes& z, StorageId norm
     b.add_gradient(normed, dx);
     b.add_gradient(routed.probabilities, dprobabilities);
   });
+  g.set_part(LayerPart::kMlp);
   return d;
 }
 
@@ -525,6 +532,7 @@ Combined combine_hybrid_ep(GraphBuilder& g, const MoeSizes& z, StorageId down) {
   const CollectiveWork exchange{
       Collective::kAllToAll, Group::kExpert, {0, z.row_bytes}, {z.sent_rows * z.row_bytes, 0}, 1};
   const StorageId out = g.storage("combine.hybrid_ep.output", z.row_bytes * z.tokens);
+  g.set_part(LayerPart::kCombine);
   g.emit("combine.hybrid_ep", exchange, Stream::kExpertComm, {down}, {out});
   g.on_backward([=](GraphBuilder& b) {
     const StorageId d =
@@ -550,20 +558,21 @@ StorageId experts_and_routing(GraphBuilder& g, StorageId normed) {
 
   SharedExpert shared(g, normed);
   StorageId shared_output;
-  if (overlaps) {
-    shared.gather();
-  } else if (shares) {
+  const auto share = [&] {
     const auto whole = [=](GraphBuilder& b) {
       return std::vector{SharedExpert(b, normed).whole()};
     };
     shared_output = job.options.recompute.shared_experts ? g.checkpoint(whole)[0] : whole(g)[0];
-  }
+  };
+  if (overlaps) shared.gather();
+  if (shares && !overlaps && !job.combines_slots()) share();
 
   SharedExpert* const beside = overlaps ? &shared : nullptr;
   const bool hybrid = job.options.moe_dispatcher == MoeDispatcher::kHybridEp;
   const Dispatched dispatched = hybrid ? dispatch_hybrid_ep(g, z, normed, routed)
                                        : dispatch_all_to_all(g, z, normed, routed, beside);
   const StorageId row_probabilities = dispatched.row_probabilities;
+  if (shares && job.combines_slots()) share();  // with the experts
 
   const StorageId up = g.offloadable(OffloadModule::kExpertFc1, [=](GraphBuilder& b) {
     return std::vector{

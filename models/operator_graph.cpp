@@ -136,7 +136,8 @@ std::int32_t GraphBuilder::emit(std::string name, Work work, Stream stream,
                   std::move(reads),
                   std::move(writes),
                   {},
-                  contends_with});
+                  contends_with,
+                  part_});
   return static_cast<std::int32_t>(list.size()) - 1;
 }
 
@@ -166,8 +167,9 @@ StorageId GraphBuilder::current(StorageId id) const {
 
 void GraphBuilder::run_backwards(const Backwards& backwards) {
   for (auto it = backwards.rbegin(); it != backwards.rend(); ++it) {
-    layer_ = it->first;
-    it->second(*this);
+    layer_ = it->layer;
+    part_ = it->part;
+    it->emit(*this);
   }
 }
 
@@ -216,6 +218,7 @@ GraphBuilder::DiscardedOutput GraphBuilder::checkpoint_without_output(const Modu
   DiscardedOutput out;
   out.state_ = std::make_shared<DiscardedOutput::State>();
   out.state_->module = module;
+  out.state_->part = part_;
   out.state_->outputs = run_again(module, dropped);
   on_backward([state = out.state_](GraphBuilder& b) {
     for (std::size_t i = 0; i < state->outputs.size(); ++i) {
@@ -230,6 +233,7 @@ void GraphBuilder::discard_and_recompute(const DiscardedOutput& discarded) {
   hold(discarded.outputs());
   on_backward([state = discarded.state_](GraphBuilder& b) {
     state->again = b.run_again(state->module, state->backwards);
+    for (ModuleBackward& backward : state->backwards) backward.part = state->part;
     for (std::size_t i = 0; i < state->outputs.size(); ++i) {
       b.replacements_[state->outputs[i]] = state->again[i];
     }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -122,6 +123,14 @@ using Work =
     std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork, StreamingWork,
                  RouterWork, CrossEntropyWork, CollectiveWork, CopyWork, HostWaitWork>;
 
+// The four parts of a layer as Megatron's combined 1F1B cuts it.
+enum class LayerPart : std::uint8_t {
+  kAttention,  // up to the router and the permutation
+  kDispatch,
+  kMlp,  // experts, shared experts, or the dense MLP
+  kCombine,
+};
+
 struct Operator {
   std::string name;
   Work work;
@@ -131,6 +140,9 @@ struct Operator {
   std::vector<StorageId> writes;
   std::vector<StorageId> holds;     // still named by Python when this is issued
   std::int32_t contends_with = -1;  // collective of the same list that runs beside it
+  LayerPart part = LayerPart::kAttention;
+  bool deferrable = false;  // a weight gradient that may run later (TE's WeightGradStore)
+  bool added = false;       // by an action: only what needs its data waits for it
   // Runs only where this optional action is taken (planner/optional_actions.h); -1: always. What it
   // writes of storages that others made comes back to the card.
   std::int32_t action = -1;
@@ -164,6 +176,7 @@ struct OperatorRange {
 struct Chunk {
   OperatorRange forward;      // of OperatorGraph::forward
   OperatorRange backward;     // of OperatorGraph::backward
+  OperatorRange weight;       // right after `backward`: weight gradients that run by themselves
   StorageId input;            // received activation (written by the transfer)
   StorageId output;           // sent activation
   StorageId output_gradient;  // received gradient (written by the transfer)
@@ -177,6 +190,12 @@ struct Departure {
   StorageId storage;
 };
 
+// How slots that combine a forward and a backward are ordered, see models/combined_order.h.
+struct CombinedSlots {
+  bool delay_wgrad_compute = false;
+  bool early_attn_memory_release = false;
+};
+
 struct OperatorGraph {
   std::vector<Storage> storages;
   std::vector<Operator> forward;
@@ -184,6 +203,7 @@ struct OperatorGraph {
   std::vector<Chunk> chunks;
   std::vector<Departure> departures;
   std::int32_t optional_actions = 0;
+  std::optional<CombinedSlots> combined;  // arranged for them
 
   std::size_t size() const { return forward.size() + backward.size(); }
   const Operator& at(std::size_t i) const {
@@ -230,7 +250,12 @@ void check_operator_graph(const OperatorGraph& graph);
 // Builds a graph module by module. A module emits its forward operators at once and registers its
 // backward, which runs in reverse order when the graph is finished.
 class GraphBuilder {
-  using Backwards = std::vector<std::pair<std::int32_t, std::function<void(GraphBuilder&)>>>;
+  struct ModuleBackward {
+    std::int32_t layer = -1;
+    LayerPart part = LayerPart::kAttention;
+    std::function<void(GraphBuilder&)> emit;
+  };
+  using Backwards = std::vector<ModuleBackward>;
 
  public:
   explicit GraphBuilder(const Job& job) : job_(job) {}
@@ -251,6 +276,14 @@ class GraphBuilder {
     return emit(std::move(name), std::move(work), Stream::kCompute, std::move(reads),
                 std::move(writes));
   }
+  // The weight gradient of a Transformer Engine linear.
+  void emit_weight_gradient(std::string name, Work work, Stream stream,
+                            std::vector<StorageId> reads, std::vector<StorageId> writes,
+                            std::int32_t contends_with = -1) {
+    emitted(emit(std::move(name), std::move(work), stream, std::move(reads), std::move(writes),
+                 contends_with))
+        .deferrable = true;
+  }
   // One that has been emitted in this pass.
   Operator& emitted(std::int32_t position) {
     return (in_backward_ ? graph_.backward : graph_.forward)[static_cast<std::size_t>(position)];
@@ -259,7 +292,7 @@ class GraphBuilder {
   void hold(std::vector<StorageId> storages);
 
   void on_backward(std::function<void(GraphBuilder&)> emit_backward) {
-    backward_.emplace_back(layer_, std::move(emit_backward));
+    backward_.push_back({layer_, part_, std::move(emit_backward)});
   }
 
   // The gradient of an activation; adding a second one emits the addition, in place.
@@ -285,6 +318,7 @@ class GraphBuilder {
       Module module;
       std::vector<StorageId> outputs;
       std::vector<StorageId> again;
+      LayerPart part = LayerPart::kAttention;  // that the module belongs to
       Backwards backwards;
     };
     std::shared_ptr<State> state_;
@@ -298,7 +332,12 @@ class GraphBuilder {
 
   std::int64_t bytes_of(StorageId id) const { return graph_.storages[id.index()].bytes.fixed; }
 
-  void set_layer(std::int64_t layer) { layer_ = static_cast<std::int32_t>(layer); }
+  void set_layer(std::int64_t layer) {
+    layer_ = static_cast<std::int32_t>(layer);
+    part_ = LayerPart::kAttention;
+  }
+  // Returns: the part before.
+  LayerPart set_part(LayerPart part) { return std::exchange(part_, part); }
   OperatorGraph& graph() { return graph_; }
 
   // Every operator belongs to a chunk. end_chunk() runs its registered backwards in reverse.
@@ -319,6 +358,7 @@ class GraphBuilder {
   std::map<StorageId, StorageId> gradients_;
   std::map<StorageId, StorageId> replacements_;  // recomputed for discarded, in the backward
   std::int32_t layer_ = -1;
+  LayerPart part_ = LayerPart::kAttention;
   std::vector<OffloadGroup> offload_groups_;  // in the order of the forward
   bool in_backward_ = false;
   bool keeps_nothing_ = false;  // in a module that will run again

@@ -11,10 +11,29 @@ std::int64_t ParallelLayout::lanes_per_stage() const {
   return std::max(tensor * context, expert * expert_tensor);
 }
 
+Placement ParallelLayout::placement() const {
+  switch (schedule) {
+    case PipelineSchedule::kZbV:
+    case PipelineSchedule::kVHalf:
+    case PipelineSchedule::kVMin:
+    case PipelineSchedule::kDualPipeV:
+      return Placement::kV;
+    case PipelineSchedule::kDualPipe:
+      return Placement::kBidirectional;
+    default:
+      return Placement::kRing;
+  }
+}
+
+std::int64_t ParallelLayout::required_chunks() const {
+  if (schedule == PipelineSchedule::kOneForwardOneBackward) return 0;
+  return placement() == Placement::kRing ? 1 : 2;
+}
+
 std::int64_t ParallelLayout::split_share(std::int64_t virtual_stage,
                                          std::int64_t num_layers) const {
   // The first and last stage may be given; the others share the rest evenly.
-  const std::int64_t stage = virtual_stage % pipeline;
+  const std::int64_t stage = place_after(placement(), pipeline, {0, 0}, virtual_stage).stage;
   std::int64_t others = pipeline;
   std::int64_t rest = num_layers + (account_for_embedding ? 1 : 0) + (account_for_loss ? 1 : 0);
   if (first_stage_layers > 0) --others, rest -= first_stage_layers;
@@ -22,7 +41,7 @@ std::int64_t ParallelLayout::split_share(std::int64_t virtual_stage,
   std::int64_t share = others > 0 ? rest / others : 0;
   if (stage == 0 && first_stage_layers > 0) share = first_stage_layers;
   if (stage == pipeline - 1 && last_stage_layers > 0) share = last_stage_layers;
-  share /= virtual_pipeline;
+  share /= virtual_stages() / pipeline;
   if (account_for_embedding && virtual_stage == 0) --share;
   if (account_for_loss && virtual_stage == virtual_stages() - 1) --share;
   return share;
@@ -123,7 +142,22 @@ void validate_stages(const ModelSpec& model, const ParallelLayout& layout, const
   const auto text = [](std::int64_t v) { return std::to_string(v); };
   const std::int64_t p = layout.pipeline;
   const std::int64_t v = layout.virtual_pipeline;
-  if (v > 1) {
+  if (layout.required_chunks() > 0) {
+    const std::int64_t m = batch.num_microbatches(layout);
+    if (v != layout.required_chunks()) {
+      refuse("virtual_pipeline_model_parallel_size", text(v),
+             text(layout.required_chunks()) + " with this pipeline_schedule");
+      return;
+    }
+    if (p == 1) refuse("pipeline_schedule", "given", "none without pipeline stages");
+    if (layout.fuses_slots() && m < 2 * p) {
+      refuse("global_batch_size", text(batch.global_batch_size),
+             "at least 2 PP = " + text(2 * p) + " microbatches with DualPipe");
+    }
+    if (layout.schedule == PipelineSchedule::kDualPipe && (p % 2 != 0 || m % 2 != 0)) {
+      refuse("pipeline_schedule", "\"dualpipe\"", "an even number of stages and microbatches");
+    }
+  } else if (v > 1) {
     const std::int64_t m = batch.num_microbatches(layout);
     const std::int64_t n = layout.microbatches_in_a_row();
     if (p == 1) {
@@ -166,8 +200,9 @@ void validate_stages(const ModelSpec& model, const ParallelLayout& layout, const
            "False beside decoder_first_pipeline_num_layers or decoder_last_pipeline_num_layers");
     return;
   }
+  const std::int64_t parts = layout.virtual_stages() / p;  // of a stage's share
   const auto even = [&](std::int64_t layers, const std::string& key) {
-    if (layers > 0 && layers % v != 0) {
+    if (layers > 0 && layers % parts != 0) {
       refuse(key, text(layers), "a multiple of the " + text(v) + " virtual stages of a stage");
     }
   };
@@ -178,7 +213,7 @@ void validate_stages(const ModelSpec& model, const ParallelLayout& layout, const
       model.num_layers + (layout.account_for_embedding ? 1 : 0) + (layout.account_for_loss ? 1 : 0);
   if (layout.first_stage_layers > 0) --others, rest -= layout.first_stage_layers;
   if (layout.last_stage_layers > 0) --others, rest -= layout.last_stage_layers;
-  if (rest < 0 || (others > 0 && (rest % (others * v) != 0 || rest == 0)) ||
+  if (rest < 0 || (others > 0 && (rest % (others * parts) != 0 || rest == 0)) ||
       (others == 0 && rest != 0)) {
     refuse(v > 1 ? "virtual_pipeline_model_parallel_size" : "pipeline_model_parallel_size",
            text(v > 1 ? v : p),

@@ -2,7 +2,8 @@
 // and expert-tensor (ETP) parallelism; data parallelism (DP) is what remains.
 //
 //   With virtual pipeline stages a card holds several chunks of the model: chunk c of stage r is
-//   virtual stage c * PP + r, and layers follow the order of virtual stages.
+//   virtual stage c * PP + r (other schedules place them otherwise: models/placement.h), and layers
+//   follow the order of virtual stages.
 //
 //   cards = DP * CP * TP * PP. Experts fold over DP * CP * TP: expert-DP = cards / (PP * EP * ETP).
 //   A unit (all stages of one expert-parallel group) has max(TP * CP, EP * ETP) lanes a stage.
@@ -16,8 +17,21 @@
 
 #include "models/input_error.h"
 #include "models/model_spec.h"
+#include "models/placement.h"
 
 namespace tidemark {
+
+// The order in which a pipeline runs forwards and backwards.
+enum class PipelineSchedule : std::uint8_t {
+  kOneForwardOneBackward,  // Megatron's, interleaved with virtual stages
+  kZbH1,
+  kZbH2,
+  kZbV,
+  kVHalf,
+  kVMin,
+  kDualPipe,
+  kDualPipeV,
+};
 
 struct ParallelLayout {
   std::int64_t cards = 0;
@@ -26,6 +40,7 @@ struct ParallelLayout {
   std::int64_t context = 1;
   std::int64_t pipeline = 1;
   std::int64_t virtual_pipeline = 1;  // chunks of a stage
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   // Microbatches of one chunk in a row (interleaved 1F1B); 0: PP, Megatron's default.
   std::int64_t microbatch_group = 0;
   std::int64_t expert = 1;
@@ -43,9 +58,22 @@ struct ParallelLayout {
   std::int64_t expert_data() const { return cards / (pipeline * expert * expert_tensor); }
   std::int64_t lanes_per_stage() const;
   std::int64_t units() const { return cards / (pipeline * lanes_per_stage()); }
-  std::int64_t virtual_stages() const { return pipeline * virtual_pipeline; }
+  Placement placement() const;
+  // Chunks that a schedule needs; 0: any number.
+  std::int64_t required_chunks() const;
+  std::int64_t virtual_stages() const {
+    return tidemark::virtual_stages(placement(), pipeline, virtual_pipeline);
+  }
   std::int64_t virtual_stage(std::int64_t stage, std::int64_t chunk) const {
-    return chunk * pipeline + stage;
+    return tidemark::virtual_stage(placement(), pipeline, {stage, chunk});
+  }
+  // Weight gradients run as slots of their own.
+  bool splits_weight_gradients() const {
+    return schedule != PipelineSchedule::kOneForwardOneBackward;
+  }
+  // A forward and a backward run as one slot.
+  bool fuses_slots() const {
+    return schedule == PipelineSchedule::kDualPipe || schedule == PipelineSchedule::kDualPipeV;
   }
   std::int64_t microbatches_in_a_row() const {
     return microbatch_group > 0 ? microbatch_group : pipeline;

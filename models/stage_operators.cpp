@@ -2,9 +2,11 @@
 #include <utility>
 
 #include "models/activation_offload.h"
+#include "models/combined_order.h"
 #include "models/kwai_operators.h"
 #include "models/layer_operators.h"
 #include "models/linear_operators.h"
+#include "models/weight_gradients.h"
 
 namespace tidemark {
 
@@ -82,7 +84,14 @@ void chunk_operators(GraphBuilder& g, std::int64_t virtual_stage) {
     chunk.output = x;
     const StorageId received = g.storage("output_tensor_grad", border, StorageRole::kGradient);
     chunk.output_gradient = received;
-    g.on_backward([x, received](GraphBuilder& b) { b.add_gradient(x, received); });
+    // In combined slots the expert stream writes the first and reads the second; transfers go by
+    // the compute stream.
+    const bool combines = job.combines_slots();
+    if (combines) g.emit("wait_for_output", StreamingWork{}, {x}, {});
+    g.on_backward([=](GraphBuilder& b) {
+      b.add_gradient(x, received);
+      if (combines) b.emit("gradient_received", StreamingWork{}, {received}, {});
+    });
   }
   if (mask.valid()) g.hold({mask});
   g.end_chunk();
@@ -96,6 +105,12 @@ OperatorGraph build_operator_graph(const Job& job, std::int64_t stage) {
     chunk_operators(g, job.layout.virtual_stage(stage, c));
   }
   OperatorGraph graph = g.finish();
+  if (job.combines_slots()) {
+    graph = arrange_for_combined_slots(
+        std::move(graph),
+        {job.options.delay_wgrad_compute, job.options.ep_overlap_early_attn_memory_release});
+  }
+  if (job.layout.splits_weight_gradients()) return split_weight_gradients(std::move(graph));
   if (g.offload_groups().empty()) return graph;
   return offload_activations(std::move(graph), g.offload_groups(), job, stage);
 }

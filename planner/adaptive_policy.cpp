@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -64,40 +65,53 @@ class AdaptivePolicy : public Policy {
     std::vector<std::int64_t> used(lanes, 0);
     std::vector<std::int64_t> excess(lanes);
     std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> held;
-    for (const Step& step : schedule_.stages[s]) {
-      const Slot* slot = std::get_if<Slot>(&step);
-      if (slot == nullptr) continue;
-      const std::pair key(slot->chunk, slot->microbatch);
-      if (slot->kind != SlotKind::kForward) {
-        const auto it = held.find(key);
-        if (it == held.end()) continue;
-        for (std::size_t l = 0; l < lanes; ++l) used[l] -= it->second[l];
-        held.erase(it);
-        continue;
-      }
-      const ChunkPoints& chunk = stage.chunks[static_cast<std::size_t>(slot->chunk)];
-      std::vector<std::int64_t>& own = held[key];
+    const auto begin = [&](ChunkTensor t) {
+      const ChunkPoints& chunk = stage.chunks[static_cast<std::size_t>(t.chunk)];
+      std::vector<std::int64_t>& own = held[{t.chunk, t.microbatch}];
       own.assign(lanes, 0);
       const auto later_slots =
           std::max<std::int64_t>(0, stage.in_flight - static_cast<std::int64_t>(held.size()));
       std::int64_t to_come = chunk.likes * (1 + later_slots);
       for (const DecisionPoint& point : chunk.points) {
-        const std::size_t rung =
-            choose(stage, point, slot->microbatch, rows, used, to_come, excess);
-        for (const std::int32_t action : point.actions[rung]) {
-          out.at(slot->microbatch, action) = 1;
-        }
+        const std::size_t rung = choose(stage, point, t.microbatch, rows, used, to_come, excess);
+        for (const std::int32_t action : point.actions[rung]) out.at(t.microbatch, action) = 1;
         for (std::size_t l = 0; l < lanes; ++l) {
           own[l] += excess[l];
           used[l] += excess[l];
         }
         to_come -= point.likes;
       }
+    };
+    const auto end = [&](ChunkTensor t) {
+      const auto it = held.find({t.chunk, t.microbatch});
+      for (std::size_t l = 0; l < lanes; ++l) used[l] -= it->second[l];
+      held.erase(it);
+    };
+    const std::set<std::pair<std::int32_t, std::int32_t>> deferred = deferred_weights(s);
+    for (const Step& step : schedule_.stages[s]) {
+      const Slot* slot = std::get_if<Slot>(&step);
+      if (slot == nullptr) continue;
+      if (const ChunkTensor f = slot->forward(); f.valid()) begin(f);
+      const ChunkTensor b = slot->backward();
+      if (b.valid() && !deferred.contains({b.chunk, b.microbatch})) end(b);
+      if (slot->kind == SlotKind::kBackwardWeight) end({slot->chunk, slot->microbatch});
     }
     return out;
   }
 
  private:
+  // Chunks' microbatches whose weight gradients are a slot of their own.
+  std::set<std::pair<std::int32_t, std::int32_t>> deferred_weights(std::size_t stage) const {
+    std::set<std::pair<std::int32_t, std::int32_t>> out;
+    for (const Step& step : schedule_.stages[stage]) {
+      const Slot* slot = std::get_if<Slot>(&step);
+      if (slot != nullptr && slot->kind == SlotKind::kBackwardWeight) {
+        out.emplace(slot->chunk, slot->microbatch);
+      }
+    }
+    return out;
+  }
+
   // Leaves what the chosen rung holds in `excess`.
   static std::size_t choose(const ManagedStage& stage, const DecisionPoint& point,
                             std::int32_t microbatch, const LaneRows& rows,

@@ -15,6 +15,7 @@ class Builder {
     OperatorGraph& after = out_.graph;
     after.storages = graph.storages;
     after.chunks = graph.chunks;
+    after.combined = graph.combined;
     for (std::size_t e = 0; e < entries_.size(); ++e) {
       std::vector<std::int32_t>& ids = out_.ids.emplace_back(entries_[e].actions.size(), -1);
       for (std::size_t a = 1; a < entries_[e].actions.size(); ++a) {
@@ -37,7 +38,7 @@ class Builder {
   OptionalGraph run() && {
     for (Chunk& chunk : out_.graph.chunks) {
       run_forward(chunk.forward);
-      run_backward(chunk.backward);
+      run_backward(chunk);
     }
     check_operator_graph(out_.graph);
     return std::move(out_);
@@ -81,6 +82,8 @@ class Builder {
             for (StorageId& s : *storages) s = resolve(id, s);
           }
           added.action = id;
+          added.added = true;
+          added.part = before_.forward[static_cast<std::size_t>(i)].part;
           list.push_back(std::move(added));
         }
         for (StorageId s : realization(id).leaves) {
@@ -92,21 +95,30 @@ class Builder {
     move_contention(list, position, old, range);
   }
 
-  void run_backward(OperatorRange& range) {
+  // Weight gradients that run by themselves are right behind; what they bring back goes with them.
+  void run_backward(Chunk& chunk) {
     std::vector<Operator>& list = out_.graph.backward;
-    const OperatorRange old = range;
-    range.begin = static_cast<std::int32_t>(list.size());
+    const auto end = [&] { return static_cast<std::int32_t>(list.size()); };
+    const std::int32_t weights = chunk.backward.end;
+    const OperatorRange old{chunk.backward.begin, weights + chunk.weight.size()};
+    chunk.backward.begin = end();
     const std::multimap<std::int32_t, std::int32_t> ahead = issued_ahead(old);
     std::vector<std::int32_t> position;
     for (std::int32_t i = old.begin; i < old.end; ++i) {
+      const Operator& op = before_.backward[static_cast<std::size_t>(i)];
+      const std::size_t begin = list.size();
+      if (i == weights) chunk.weight.begin = end();
       const auto [first, last] = ahead.equal_range(i);
       for (auto it = first; it != last; ++it) bring_back(it->second);
-      for (StorageId s : before_.backward[static_cast<std::size_t>(i)].reads) require(s);
-      position.push_back(static_cast<std::int32_t>(list.size()));
-      list.push_back(before_.backward[static_cast<std::size_t>(i)]);
+      for (StorageId s : op.reads) require(s);
+      for (std::size_t added = begin; added < list.size(); ++added) list[added].part = op.part;
+      position.push_back(end());
+      list.push_back(op);
     }
-    range.end = static_cast<std::int32_t>(list.size());
-    move_contention(list, position, old, range);
+    if (weights == old.end) chunk.weight.begin = end();
+    chunk.backward.end = chunk.weight.begin;
+    chunk.weight.end = end();
+    move_contention(list, position, old, {chunk.backward.begin, chunk.weight.end});
   }
 
   // Actions by the backward operator before which they are issued early; of one moment, the one
@@ -164,6 +176,7 @@ class Builder {
         s = local[s] = fresh;
       }
       op.action = id;
+      op.added = true;
       out_.graph.backward.push_back(std::move(op));
     }
   }

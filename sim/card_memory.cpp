@@ -13,6 +13,7 @@
 #include "models/gradient_buffers.h"
 #include "models/parameters.h"
 #include "sim/caching_allocator.h"
+#include "sim/slot_operators.h"
 
 namespace tidemark {
 namespace {
@@ -28,6 +29,7 @@ constexpr std::int64_t kFp32Bytes = 4;
 constexpr int kMainPool = 0;
 constexpr int kSidePool = 1;    // of the shared expert's stream
 constexpr int kReloadPool = 2;  // of what comes back from the host
+constexpr int kExpertPool = 3;  // of dispatch and combine in combined slots
 
 // Whether a stream other than the one it was allocated on uses a storage so that PyTorch is told
 // (record_stream): collectives where the framework does so, offloads always.
@@ -67,6 +69,8 @@ std::vector<StreamUse> stream_uses(const OperatorGraph& graph, bool collectives_
         uses[s.index()].pool = kSidePool;
       }
       if (op.stream == Stream::kHostToDevice) uses[s.index()].pool = kReloadPool;
+      const bool leads = op.part == LayerPart::kDispatch || op.part == LayerPart::kCombine;
+      if (!written[s.index()] && graph.combined && leads) uses[s.index()].pool = kExpertPool;
       written[s.index()] = true;
     }
   }
@@ -79,6 +83,7 @@ class Replay {
   Replay(const Card& card, Bytes limit, bool records = false)
       : card_(card),
         microbatches_(card.job.batch.num_microbatches(card.job.layout)),
+        operators_(card.graph),
         allocator_(limit, card.job.options.allocator, card.capacity),
         uses_(stream_uses(card.graph, card.collectives_record_streams)),
         live_(card.graph.storages.size() * static_cast<std::size_t>(microbatches_), kDead),
@@ -284,16 +289,12 @@ class Replay {
     }
     const auto& times = card_.clock->steps[static_cast<std::size_t>(e.step)];
     const Slot* slot = std::get_if<Slot>(&card_.steps[static_cast<std::size_t>(e.step)]);
-    const Operator* ops = nullptr;
-    if (slot != nullptr) {
-      const Chunk& chunk = card_.graph.chunks[static_cast<std::size_t>(slot->chunk)];
-      ops = slot->kind == SlotKind::kForward ? &card_.graph.forward[chunk.forward.begin]
-                                             : &card_.graph.backward[chunk.backward.begin];
-    }
+    const std::vector<IssuedOperator>* ops = slot == nullptr ? nullptr : &operators_.of(*slot);
     for (; next_op_ <= static_cast<std::size_t>(e.op); ++next_op_) {
       now_ns_ = times[next_op_].issued_ns;
       if (ops != nullptr) {
-        busy_until_ns_[static_cast<std::size_t>(ops[next_op_].stream)] = times[next_op_].done_ns;
+        const Operator& op = card_.graph.at(static_cast<std::size_t>((*ops)[next_op_].index));
+        busy_until_ns_[static_cast<std::size_t>(op.stream)] = times[next_op_].done_ns;
       }
     }
   }
@@ -311,6 +312,7 @@ class Replay {
 
   const Card& card_;
   std::int64_t microbatches_;
+  SlotOperators operators_;
   CachingAllocator allocator_;
   std::optional<SnapshotRecorder> recorder_;
   std::vector<StreamUse> uses_;                      // [storage]

@@ -6,22 +6,23 @@
 
 #include "sim/lane_loops.h"
 #include "sim/parallel.h"
+#include "sim/slot_operators.h"
 
 namespace tidemark {
 namespace {
 
-// Messages of one kind to one stage move in the order in which both sides post them.
+// Messages of one kind to one chunk move in the order in which both sides post them.
 class Channel {
  public:
   // At most `outstanding` messages are posted by one side and not yet waited for.
   explicit Channel(std::size_t outstanding) : messages_(outstanding) {}
 
   // `ready`: [lane]. Returns: the message's number.
-  std::size_t send(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
-    return post(sent_, tensor, ready, &Message::sender);
+  std::size_t send(std::int32_t microbatch, const std::vector<std::int64_t>& ready) {
+    return post(sent_, microbatch, ready, &Message::sender);
   }
-  std::size_t receive(ChunkTensor tensor, const std::vector<std::int64_t>& ready) {
-    return post(received_, tensor, ready, &Message::receiver);
+  std::size_t receive(std::int32_t microbatch, const std::vector<std::int64_t>& ready) {
+    return post(received_, microbatch, ready, &Message::receiver);
   }
   bool posted(std::size_t n) const { return n < sent_ && n < received_; }
   // When the message has arrived. Requires: posted(n).
@@ -32,7 +33,7 @@ class Channel {
 
  private:
   struct Side {
-    ChunkTensor tensor;  // as the receiver counts
+    std::int32_t microbatch = 0;
     std::vector<std::int64_t> ready;
   };
   struct Message {
@@ -40,13 +41,13 @@ class Channel {
     Side receiver;
   };
 
-  std::size_t post(std::size_t& count, ChunkTensor tensor, const std::vector<std::int64_t>& ready,
-                   Side Message::*side) {
+  std::size_t post(std::size_t& count, std::int32_t microbatch,
+                   const std::vector<std::int64_t>& ready, Side Message::*side) {
     const std::size_t number = count++;
     Message& message = messages_[number % messages_.size()];
-    (message.*side).tensor = tensor;
+    (message.*side).microbatch = microbatch;
     (message.*side).ready.assign(ready.begin(), ready.end());
-    if (posted(number) && message.sender.tensor != message.receiver.tensor) {
+    if (posted(number) && message.sender.microbatch != message.receiver.microbatch) {
       throw std::logic_error("neighbouring stages disagree about a transfer");
     }
     return number;
@@ -57,7 +58,7 @@ class Channel {
   std::size_t received_ = 0;
 };
 
-// By the stage that receives.
+// By the chunk that receives: [stage][chunk].
 struct Channels {
   std::vector<Channel> activations;
   std::vector<Channel> gradients;
@@ -74,7 +75,6 @@ class StageRun {
         channels_(channels),
         recorder_(recorder != nullptr && recorder->watches(stage) ? recorder : nullptr),
         index_(stage),
-        stages_(static_cast<std::int32_t>(program.stages.size())),
         lanes_(static_cast<std::size_t>(program.lanes)),
         free_(kNumStreams * lanes_, 0),
         host_(lanes_, 0),
@@ -82,12 +82,9 @@ class StageRun {
         duration_(lanes_) {
     times_.group_wait_ns.assign(lanes_, 0);
     std::int32_t awaited = 0;
-    for (const ChunkProgram& chunk : program.stages[static_cast<std::size_t>(stage)].chunks) {
-      for (const SlotProgram* slot :
-           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        awaited = std::max(awaited, slot->awaited);
-      }
-    }
+    for_each_slot_program(
+        program.stages[static_cast<std::size_t>(stage)],
+        [&](const SlotProgram& slot) { awaited = std::max(awaited, slot.awaited); });
     end_.resize(static_cast<std::size_t>(awaited) * lanes_);
   }
 
@@ -102,7 +99,7 @@ class StageRun {
         if (!arrived()) return moved;
         go_on();
       } else if (const Slot* slot = std::get_if<Slot>(&steps_[step_])) {
-        run_slot(program_.slot_program(index_, *slot), slot->microbatch);
+        run_slot(program_.slot_program(index_, *slot), *slot);
         ++step_;
       } else if (const Transfer* transfer = std::get_if<Transfer>(&steps_[step_])) {
         if (transfer->blocking && !reductions_.empty()) return moved;
@@ -160,10 +157,10 @@ class StageRun {
     for (int s = 0; s < kNumStreams; ++s) lane_loops::wait_for(lanes_, stream(s), host_.data());
   }
 
-  Channel& channel(bool gradient, std::int32_t receiver) {
-    const std::int32_t stage = (receiver + stages_) % stages_;
-    return (gradient ? channels_.gradients
-                     : channels_.activations)[static_cast<std::size_t>(stage)];
+  Channel& channel(bool gradient, ChunkPlace receiver) {
+    const auto i =
+        static_cast<std::size_t>(receiver.stage * program_.schedule.chunks + receiver.chunk);
+    return (gradient ? channels_.gradients : channels_.activations)[i];
   }
 
   void post(const Transfer& t) {
@@ -175,25 +172,20 @@ class StageRun {
       lane_loops::earliest_start(lanes_, stream(static_cast<int>(Stream::kCompute)), host_.data(),
                                  0, start_.data());
     }
-    // Chunks count one more past the end of the ring.
-    const bool ends_ring = index_ == stages_ - 1;
-    if (t.send_activation.valid()) {
-      Channel& to = channel(false, index_ + 1);
-      const ChunkTensor there{t.send_activation.chunk + (ends_ring ? 1 : 0),
-                              t.send_activation.microbatch};
-      sent(t, to, to.send(there, start_), sending_activation_);
+    const Schedule& schedule = program_.schedule;
+    if (const ChunkTensor a = t.send_activation; a.valid()) {
+      Channel& to = channel(false, schedule.next(index_, a.chunk));
+      sent(t, to, to.send(a.microbatch, start_), sending_activation_);
     }
-    if (t.send_gradient.valid()) {
-      Channel& to = channel(true, index_ - 1);
-      const ChunkTensor there{t.send_gradient.chunk - (index_ == 0 ? 1 : 0),
-                              t.send_gradient.microbatch};
-      sent(t, to, to.send(there, start_), sending_gradient_);
+    if (const ChunkTensor g = t.send_gradient; g.valid()) {
+      Channel& to = channel(true, schedule.previous(index_, g.chunk));
+      sent(t, to, to.send(g.microbatch, start_), sending_gradient_);
     }
     for (const bool gradient : {false, true}) {
       const ChunkTensor& tensor = gradient ? t.receive_gradient : t.receive_activation;
       if (!tensor.valid()) continue;
-      Channel& from = channel(gradient, index_);
-      const Awaited message{&from, from.receive(tensor, start_)};
+      Channel& from = channel(gradient, {index_, tensor.chunk});
+      const Awaited message{&from, from.receive(tensor.microbatch, start_)};
       if (t.blocking) {
         awaited_.push_back(message);
       } else {
@@ -214,6 +206,7 @@ class StageRun {
       awaited_.push_back({&to, number});
       return;
     }
+    if (program_.schedule.buffers_sends) return;
     if (unfinished.channel != nullptr) awaited_.push_back(unfinished);
     unfinished = {&to, number};
   }
@@ -256,7 +249,7 @@ class StageRun {
     ++step_;
   }
 
-  void run_slot(const SlotProgram& slot, std::int32_t microbatch) {
+  void run_slot(const SlotProgram& slot, const Slot& what) {
     const std::int64_t begin = std::max(host_[0] + issued_ns_, stream(0)[0]);
     std::int64_t finish = begin;
     for (std::size_t i = 0; i < slot.ops.size(); ++i) {
@@ -268,6 +261,7 @@ class StageRun {
         i += static_cast<std::size_t>(op.run) - 1;
         continue;
       }
+      const std::int32_t microbatch = works_on(what, op.beside).microbatch;
       if (op.action >= 0 && (decisions_ == nullptr || !decisions_->takes(microbatch, op.action))) {
         skip(slot, i, free);
         continue;
@@ -377,7 +371,6 @@ class StageRun {
   Channels& channels_;
   Recorder* recorder_;
   std::int32_t index_;
-  std::int32_t stages_;
   std::size_t lanes_;
   std::size_t step_ = 0;
   bool finished_ = false;
@@ -396,12 +389,22 @@ class StageRun {
   StageTimes times_;
 };
 
+// Of one channel: a stage runs no further ahead than it has microbatches in flight.
+std::size_t outstanding_messages(const Schedule& schedule) {
+  std::int32_t most = schedule.microbatches_in_a_row;
+  for (std::int32_t r = 0; schedule.buffers_sends && r < std::ssize(schedule.stages); ++r) {
+    most = std::max(most, peak_in_flight(schedule, r));
+  }
+  return static_cast<std::size_t>(most) + 4;
+}
+
 class UnitRun {
  public:
   UnitRun(const Program& program, const LaneRows& rows, Recorder* recorder,
           const UnitDecisions* decisions) {
-    const auto outstanding = static_cast<std::size_t>(program.schedule.microbatches_in_a_row) + 4;
-    channels_.activations.assign(program.stages.size(), Channel(outstanding));
+    channels_.activations.assign(
+        program.stages.size() * static_cast<std::size_t>(program.schedule.chunks),
+        Channel(outstanding_messages(program.schedule)));
     channels_.gradients = channels_.activations;
     stages_.reserve(program.stages.size());
     for (std::int32_t r = 0; r < std::ssize(program.stages); ++r) {

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/slot_operators.h"
+
 namespace tidemark {
 namespace {
 
@@ -13,7 +15,7 @@ constexpr std::int32_t kUnbound = -2;  // a Python name without a value
 class References {
  public:
   References(const OperatorGraph& graph, const std::vector<StorageId>& carried_over)
-      : graph_(graph), lives_(lifetimes(graph)) {
+      : graph_(graph), operators_(graph), lives_(lifetimes(graph)) {
     plan_slots();
     for (StorageId s : carried_over) {
       retain(s, kPreviousIteration);
@@ -88,11 +90,32 @@ class References {
     if (microbatch != kUnbound && s.valid()) release(s, microbatch);
   }
 
-  void run_forward(std::int32_t c, std::int32_t microbatch) {
-    run(0, chunk(c).forward, chunk(c), microbatch);
+  void run(const Slot& slot) {
+    const std::vector<IssuedOperator>& operators = operators_.of(slot);
+    for (std::size_t i = 0; i < operators.size(); ++i) {
+      const ChunkTensor at = works_on(slot, operators[i].beside);
+      op_ = static_cast<std::int32_t>(i);
+      run(static_cast<std::size_t>(operators[i].index), chunk(at.chunk), at.microbatch);
+    }
   }
-  void run_backward(std::int32_t c, std::int32_t microbatch) {
-    run(graph_.forward.size(), chunk(c).backward, chunk(c), microbatch);
+
+  // Weight gradients that run by themselves still read these of what crosses a chunk's borders.
+  void hold_for_weights(ChunkTensor t) {
+    if (reads_for_weights(t.chunk, chunk(t.chunk).input)) retain_input(t.chunk, t.microbatch);
+    const StorageId gradient = chunk(t.chunk).output_gradient;
+    if (reads_for_weights(t.chunk, gradient)) retain(gradient, t.microbatch);
+  }
+  void release_for_weights(ChunkTensor t) {
+    if (reads_for_weights(t.chunk, chunk(t.chunk).input)) release_input(t.chunk, t.microbatch);
+    const StorageId gradient = chunk(t.chunk).output_gradient;
+    if (reads_for_weights(t.chunk, gradient)) release(gradient, t.microbatch);
+  }
+
+  // Modules forget.
+  void drop_attributes() {
+    for (const auto& [attribute, owner] : std::exchange(owners_, {})) {
+      release(owner.first, owner.second);
+    }
   }
 
   // What is still referred to is what an iteration carries over: of its last microbatch.
@@ -160,38 +183,43 @@ class References {
     return graph_.storages[static_cast<std::size_t>(storage)].name;
   }
 
-  void run(std::size_t offset, OperatorRange range, const Chunk& c, std::int32_t microbatch) {
-    for (std::int32_t i = range.begin; i < range.end; ++i) {
-      const std::size_t op = offset + static_cast<std::size_t>(i);
-      op_ = i - range.begin;
-      const std::int32_t action = graph_.at(op).action;
-      for (std::int32_t s : allocated_[op]) {
-        emit(s, microbatch, true, action);
-        if (action >= 0) continue;
-        const StorageId id(s);
-        if (id == c.input_gradient) retain(id, microbatch);  // .grad
-        const std::int32_t attribute = attribute_[id.index()];
-        if (attribute < 0) continue;
-        retain(id, microbatch);  // its users
-        retain(id, microbatch);  // the module
-        const auto owner = owners_.find(attribute);
-        if (owner != owners_.end()) release(owner->second.first, owner->second.second);
-        owners_[attribute] = {id, microbatch};
-      }
-      for (std::int32_t s : freed_[op]) {
-        const std::int32_t owner = action_of_[static_cast<std::size_t>(s)];
-        if (owner >= 0) {
-          emit(s, microbatch, false, owner);
-        } else {
-          drop_saved(StorageId(s), microbatch);
-        }
-      }
-      if (op >= departs_.size()) continue;
-      for (const Departure& d : departs_[op]) emit(d.storage.value, microbatch, false, d.action);
+  void run(std::size_t op, const Chunk& c, std::int32_t microbatch) {
+    const std::int32_t action = graph_.at(op).action;
+    for (std::int32_t s : allocated_[op]) {
+      emit(s, microbatch, true, action);
+      if (action >= 0) continue;
+      const StorageId id(s);
+      if (id == c.input_gradient) retain(id, microbatch);  // .grad
+      const std::int32_t attribute = attribute_[id.index()];
+      if (attribute < 0) continue;
+      retain(id, microbatch);  // its users
+      retain(id, microbatch);  // the module
+      const auto owner = owners_.find(attribute);
+      if (owner != owners_.end()) release(owner->second.first, owner->second.second);
+      owners_[attribute] = {id, microbatch};
     }
+    for (std::int32_t s : freed_[op]) {
+      const std::int32_t owner = action_of_[static_cast<std::size_t>(s)];
+      if (owner >= 0) {
+        emit(s, microbatch, false, owner);
+      } else {
+        drop_saved(StorageId(s), microbatch);
+      }
+    }
+    if (op >= departs_.size()) return;
+    for (const Departure& d : departs_[op]) emit(d.storage.value, microbatch, false, d.action);
+  }
+
+  bool reads_for_weights(std::int32_t c, StorageId s) const {
+    if (!s.valid()) return false;
+    const OperatorRange range = chunk(c).weight;
+    return lives_[s.index()].last >=
+               static_cast<std::int32_t>(graph_.forward.size()) + range.begin &&
+           range.size() > 0;
   }
 
   const OperatorGraph& graph_;
+  SlotOperators operators_;
   std::vector<Lifetime> lives_;
   std::vector<std::vector<std::int32_t>> allocated_;  // [operator] -> storages
   std::vector<std::vector<std::int32_t>> freed_;
@@ -263,7 +291,7 @@ class PlainWalk {
  private:
   void forward(std::int32_t microbatch) {
     decoder_input_.set(0, microbatch);
-    references_.run_forward(0, microbatch);
+    references_.run({SlotKind::kForward, microbatch});
     references_.retain_graph(0, microbatch);  // output_tensor = forward_step(...)
     references_.release_graph(0, std::exchange(output_tensor_, microbatch));
     // input_tensors.append, output_tensors.append
@@ -283,7 +311,7 @@ class PlainWalk {
 
   void backward(std::int32_t microbatch) {
     pop(microbatch);
-    references_.run_backward(0, microbatch);
+    references_.run({SlotKind::kBackward, microbatch});
     if (border_.input_gradient.valid()) {
       references_.retain(border_.input_gradient, microbatch);
       references_.release_gradient(border_.input_gradient,
@@ -338,8 +366,7 @@ class InterleavedWalk {
     for (std::size_t i = 0; i < steps.size(); ++i) {
       references_.at(static_cast<std::int32_t>(i));
       if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
-        const ChunkTensor t{slot->chunk, slot->microbatch};
-        slot->kind == SlotKind::kForward ? forward(t) : backward(t);
+        run(*slot);
         in_step_ = true;
       } else if (const Transfer* t = std::get_if<Transfer>(&steps[i])) {
         transfer(*t);
@@ -358,23 +385,41 @@ class InterleavedWalk {
   bool in_warmup() const { return forwards_ <= warmup_; }
   bool in_cooldown() const { return backwards_ > total_ - warmup_; }
 
-  void forward(ChunkTensor t) {
+  void run(const Slot& slot) {
+    const ChunkTensor f = slot.forward();
+    const ChunkTensor b = slot.backward();
+    if (slot.kind == SlotKind::kBackwardWeight) {
+      references_.run(slot);
+      references_.release_for_weights({slot.chunk, slot.microbatch});
+      return;
+    }
+    if (f.valid()) begin_forward(f);
+    if (b.valid()) begin_backward();
+    references_.run(slot);
+    if (f.valid()) end_forward(f);
+    if (b.valid()) end_backward(b, slot.kind == SlotKind::kForwardBackward);
+  }
+
+  void begin_forward(ChunkTensor t) {
     // pp_pre_forward
     if (overlaps_) deallocate_output();
     decoder_input_.set(t.chunk, t.microbatch);
-    references_.run_forward(t.chunk, t.microbatch);
     ++forwards_;
+  }
+  void end_forward(ChunkTensor t) {
     references_.retain_graph(t.chunk, t.microbatch);  // output_tensors[chunk].append
     references_.retain_graph(t.chunk, t.microbatch);  // the helper's local, then the loop's
     forward_output_ = t;
     if (in_warmup()) name_output(t);
   }
 
-  void backward(ChunkTensor t) {
-    const Chunk& c = references_.chunk(t.chunk);
+  void begin_backward() {
     ++backwards_;
     if (in_cooldown()) deallocate_output();  // the steady phase is over
-    references_.run_backward(t.chunk, t.microbatch);
+  }
+  void end_backward(ChunkTensor t, bool owes_weights) {
+    const Chunk& c = references_.chunk(t.chunk);
+    if (owes_weights) references_.hold_for_weights(t);
     if (c.input_gradient.valid()) references_.retain(c.input_gradient, t.microbatch);
     // backward_step_helper returns: what it popped from the lists dies.
     references_.release_input(t.chunk, t.microbatch);
@@ -528,7 +573,7 @@ class StandInWalk {
     ++forwards_;
     const Chunk& c = references_.chunk(t.chunk);
     references_.retain_input(t.chunk, t.microbatch);  // autograd saves it
-    references_.run_forward(t.chunk, t.microbatch);
+    references_.run({SlotKind::kForward, t.microbatch, t.chunk});
     if (c.input.valid()) references_.release(c.input, t.microbatch);  // popped when received
     if (c.output.valid()) references_.retain(c.output, t.microbatch);
     assign(output_tensor_, c.output, t.microbatch);
@@ -540,7 +585,7 @@ class StandInWalk {
     offloading_.reload(t);
     offload_forward();
     const Chunk& c = references_.chunk(t.chunk);
-    references_.run_backward(t.chunk, t.microbatch);
+    references_.run({SlotKind::kBackward, t.microbatch, t.chunk});
     if (c.input.valid()) references_.drop_saved(c.input, t.microbatch);
     if (c.output_gradient.valid()) references_.release(c.output_gradient, t.microbatch);
     assign(input_tensor_grad_, c.input_gradient, t.microbatch);
@@ -593,6 +638,88 @@ class StandInWalk {
   Name input_tensor_grad_;
 };
 
+// Schedules whose weight gradients run as slots of their own.
+class SplitWalk {
+ public:
+  SplitWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage)
+      : references_(graph, {}), schedule_(schedule), stage_(stage) {}
+
+  MemorySequence build(const std::vector<Step>& steps) && {
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      references_.at(static_cast<std::int32_t>(i));
+      if (const Slot* slot = std::get_if<Slot>(&steps[i])) {
+        run(*slot);
+      } else if (const Transfer* t = std::get_if<Transfer>(&steps[i])) {
+        transfer(*t);
+      }
+    }
+    references_.drop_attributes();
+    return std::move(references_).finish(schedule_.microbatches);
+  }
+
+ private:
+  void run(const Slot& slot) {
+    references_.run(slot);
+    if (slot.kind == SlotKind::kBackwardWeight) {
+      references_.release_for_weights({slot.chunk, slot.microbatch});
+      return;
+    }
+    if (const ChunkTensor f = slot.forward(); f.valid()) end_forward(f);
+    if (const ChunkTensor b = slot.backward(); b.valid()) {
+      end_backward(b, slot.kind != SlotKind::kBackward);
+    }
+  }
+
+  // The chunk that takes over on the same stage, if it does.
+  const Chunk* local(ChunkTensor t, bool next) const {
+    const bool at_end = next ? !references_.chunk(t.chunk).output.valid()
+                             : !references_.chunk(t.chunk).input.valid();
+    if (at_end) return nullptr;
+    const ChunkPlace there =
+        next ? schedule_.next(stage_, t.chunk) : schedule_.previous(stage_, t.chunk);
+    if (there.stage != stage_) return nullptr;
+    return &references_.chunk(static_cast<std::int32_t>(there.chunk));
+  }
+
+  void end_forward(ChunkTensor t) {
+    const Chunk* to = local(t, true);
+    if (to == nullptr) return;
+    references_.free(references_.chunk(t.chunk).output, t.microbatch);
+    references_.allocate(to->input, t.microbatch);  // the same bytes
+  }
+
+  void end_backward(ChunkTensor t, bool owes_weights) {
+    const Chunk& c = references_.chunk(t.chunk);
+    if (owes_weights) references_.hold_for_weights(t);
+    if (c.input_gradient.valid()) references_.retain(c.input_gradient, t.microbatch);  // to send
+    references_.release_input(t.chunk, t.microbatch);
+    if (c.output_gradient.valid()) references_.release(c.output_gradient, t.microbatch);
+    if (const Chunk* to = local(t, false)) {
+      references_.release(c.input_gradient, t.microbatch);
+      references_.allocate(to->output_gradient, t.microbatch);
+    }
+  }
+
+  void transfer(const Transfer& t) {
+    if (const ChunkTensor r = t.receive_activation; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).input, r.microbatch);
+    }
+    if (const ChunkTensor r = t.receive_gradient; r.valid()) {
+      references_.allocate(references_.chunk(r.chunk).output_gradient, r.microbatch);
+    }
+    if (const ChunkTensor s = t.send_activation; s.valid()) {
+      references_.free(references_.chunk(s.chunk).output, s.microbatch);
+    }
+    if (const ChunkTensor s = t.send_gradient; s.valid()) {
+      references_.release(references_.chunk(s.chunk).input_gradient, s.microbatch);
+    }
+  }
+
+  References references_;
+  const Schedule& schedule_;
+  std::int32_t stage_;
+};
+
 }  // namespace
 
 MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions) {
@@ -611,6 +738,7 @@ MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule&
   if (schedule.lists_stand_ins) {
     return StandInWalk(graph, schedule, stage, offload).build(steps);
   }
+  if (schedule.buffers_sends) return SplitWalk(graph, schedule, stage).build(steps);
   const auto walk = [&](const std::vector<StorageId>& carried_over) {
     return schedule.chunks == 1
                ? PlainWalk(graph, schedule.microbatches, carried_over).build(steps)

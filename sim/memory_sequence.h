@@ -13,6 +13,11 @@
 // Megatron-Kwai's lists keep zero-byte stand-ins instead of inputs and outputs, which then die with
 // what autograd saves; what is offloaded (sim/ratio_offload.h) is freed on the way.
 //
+// Schedules with weight gradients of their own (zero bubble, DualPipe) name less: an input from its
+// arrival until its backward, an output until it is sent, gradients until they are used or sent,
+// and what weight gradients read until they have run; nothing is carried over into the next
+// iteration.
+//
 // An output's autograd graph refers to the stage's input, and the input to its gradient. An
 // operator allocates all it writes, then frees what it was the last to refer to.
 #pragma once

@@ -5,7 +5,11 @@
 #include <utility>
 
 #include "models/layer_operators.h"
+#include "sim/dual_pipe.h"
+#include "sim/fused_slot.h"
 #include "sim/operator_cost.h"
+#include "sim/v_schedules.h"
+#include "sim/zero_bubble.h"
 #include "traces/routing.h"
 
 namespace tidemark {
@@ -27,6 +31,7 @@ class SlotCompiler {
     // One that always runs, and optional ones after it.
     std::vector<std::vector<std::int32_t>> writers(graph_.storages.size());
     std::vector<std::int32_t> last_compute;
+    std::int32_t last_awaited = -1;  // that the next part of a layer waits for
     const auto note = [](std::vector<std::int32_t>& last, const ProgramOp& op, std::size_t at) {
       if (op.action < 0) last.clear();
       last.push_back(static_cast<std::int32_t>(at));
@@ -59,9 +64,15 @@ class SlotCompiler {
       }
       // A communicator's stream, and one of copies, waits for what the calling stream has been
       // given so far.
-      const bool follows = is_collective(op) || std::holds_alternative<CopyWork>(op.work);
+      const bool follows =
+          (is_collective(op) && !leads_its_stream(op)) || std::holds_alternative<CopyWork>(op.work);
       if (follows && !from_side_stream) {
         deps.insert(deps.end(), last_compute.begin(), last_compute.end());
+      }
+      if (last_awaited >= 0 && graph_.combined) {
+        const Operator& before = list[static_cast<std::size_t>(last_awaited)];
+        const bool begins_part = before.layer != op.layer || before.part != op.part;
+        if (begins_part && before.stream != op.stream) deps.push_back(last_awaited);
       }
       std::sort(deps.begin(), deps.end());
       deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
@@ -71,12 +82,19 @@ class SlotCompiler {
 
       for (StorageId s : op.writes) note(writers[s.index()], out, i);
       if (op.stream == Stream::kCompute) note(last_compute, out, i);
+      if (!op.deferrable && !op.added) last_awaited = static_cast<std::int32_t>(i);
       slot.ops.push_back(out);
     }
     return slot;
   }
 
  private:
+  // In combined slots dispatch and combine are called on the expert stream: they wait for the part
+  // of the layer before them, not for what the compute stream does for the other microbatch.
+  bool leads_its_stream(const Operator& op) const {
+    return graph_.combined && (op.part == LayerPart::kDispatch || op.part == LayerPart::kCombine);
+  }
+
   // Compute units that a collective's kernel holds are missing in the operator beside it.
   void slow_down(OpCost& cost, const Operator& collective) const {
     const std::int64_t exposed = costs_.balanced_ns(costs_.cost(collective));
@@ -236,6 +254,46 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
   return plans;
 }
 
+SlotOrders slot_orders(PipelineSchedule schedule, std::int32_t stages, std::int32_t microbatches) {
+  switch (schedule) {
+    case PipelineSchedule::kZbH1:
+      return build_zb_h1(stages, microbatches);
+    case PipelineSchedule::kZbH2:
+      return build_zb_h2(stages, microbatches);
+    case PipelineSchedule::kZbV:
+      return build_zb_v(stages, microbatches);
+    case PipelineSchedule::kVHalf:
+      return build_v_half(stages, microbatches);
+    case PipelineSchedule::kVMin:
+      return build_v_min(stages, microbatches);
+    case PipelineSchedule::kDualPipe:
+      return build_dual_pipe(stages, microbatches);
+    default:
+      return build_dual_pipe_v(stages, microbatches);
+  }
+}
+
+// The fused slots of a stage, each kind once.
+void fuse(StageProgram& stage, const Schedule& schedule, std::int64_t index) {
+  SlotOperators operators(stage.graph);
+  for (const Step& step : schedule.stages[static_cast<std::size_t>(index)]) {
+    const Slot* slot = std::get_if<Slot>(&step);
+    if (slot == nullptr || slot->kind != SlotKind::kForwardBackward) continue;
+    const ChunkTensor b = slot->beside;
+    const FusedKey key{slot->chunk, slot->microbatch == schedule.first_microbatch(slot->chunk),
+                       b.chunk, b.microbatch == schedule.end_microbatch(b.chunk) - 1};
+    if (stage.fused.contains(key)) continue;
+    const ChunkProgram& forward = stage.chunks[static_cast<std::size_t>(slot->chunk)];
+    const ChunkProgram& backward = stage.chunks[static_cast<std::size_t>(b.chunk)];
+    // Reductions wait for weight gradients, which may follow in a slot of their own.
+    const bool whole = stage.graph.chunks[static_cast<std::size_t>(b.chunk)].weight.size() == 0;
+    stage.fused.emplace(
+        key, fuse_slots(key.first ? forward.first_forward : forward.forward,
+                        key.last && whole ? backward.last_backward : backward.backward_input,
+                        operators.of(*slot)));
+  }
+}
+
 }  // namespace
 
 namespace {
@@ -285,14 +343,42 @@ Schedule build_schedule(const Job& job) {
   const ParallelLayout& l = job.layout;
   const auto stages = static_cast<std::int32_t>(l.pipeline);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(l));
+  if (l.splits_weight_gradients()) {
+    return with_transfers(slot_orders(l.schedule, stages, microbatches), microbatches,
+                          static_cast<std::int32_t>(l.virtual_pipeline), l.placement());
+  }
   if (l.virtual_pipeline == 1) return build_1f1b(stages, microbatches);
   Schedule schedule = build_interleaved_1f1b(
       stages, microbatches,
       {static_cast<std::int32_t>(l.virtual_pipeline),
        static_cast<std::int32_t>(l.microbatches_in_a_row()), job.options.overlap_p2p_comm,
-       job.options.overlap_moe_expert_parallel_comm});
+       job.options.overlap_moe_expert_parallel_comm, job.options.delay_wgrad_compute});
   schedule.lists_stand_ins = job.versions.fork == Fork::kKwai;
   return schedule;
+}
+
+const SlotProgram& Program::slot_program(std::int32_t stage, const Slot& slot) const {
+  const StageProgram& at = stages[static_cast<std::size_t>(stage)];
+  const ChunkProgram& chunk = at.chunks[static_cast<std::size_t>(slot.chunk)];
+  const auto is_first = [&](ChunkTensor t) {
+    return t.microbatch == schedule.first_microbatch(t.chunk);
+  };
+  const auto is_last = [&](ChunkTensor t) {
+    return t.microbatch == schedule.end_microbatch(t.chunk) - 1;
+  };
+  const ChunkTensor own{slot.chunk, slot.microbatch};
+  switch (slot.kind) {
+    case SlotKind::kForward:
+      return is_first(own) ? chunk.first_forward : chunk.forward;
+    case SlotKind::kBackward:
+      return is_last(own) ? chunk.last_backward : chunk.backward;
+    case SlotKind::kBackwardInput:
+      return chunk.backward_input;
+    case SlotKind::kBackwardWeight:
+      return is_last(own) ? chunk.last_backward_weight : chunk.backward_weight;
+    default:
+      return at.fused.at({slot.chunk, is_first(own), slot.beside.chunk, is_last(slot.beside)});
+  }
 }
 
 Program build_program(const Job& job, const HardwareProfile& profile) {
@@ -336,7 +422,12 @@ Program build_program(const Job& job, const HardwareProfile& profile,
       const Chunk& operators = out.graph.chunks[static_cast<std::size_t>(c)];
       ChunkProgram chunk;
       chunk.forward = compiler.compile(true, operators.forward);
-      chunk.backward = compiler.compile(false, operators.backward);
+      chunk.backward = compiler.compile(
+          false,
+          {operators.backward.begin, std::max(operators.backward.end, operators.weight.end)});
+      chunk.backward_input = compiler.compile(false, operators.backward);
+      chunk.backward_weight = compiler.compile(false, operators.weight);
+      chunk.last_backward_weight = chunk.backward_weight;
       chunk.first_forward = chunk.forward;
       chunk.last_backward = chunk.backward;
 
@@ -345,6 +436,8 @@ Program build_program(const Job& job, const HardwareProfile& profile,
       if (options.overlap_grad_reduce) {
         chunk.last_backward = with_gradient_reduction(chunk.backward, out.graph, buffers, layers,
                                                       costs, gradient_bytes, reduction);
+        chunk.last_backward_weight = with_gradient_reduction(
+            chunk.backward_weight, out.graph, buffers, layers, costs, gradient_bytes, reduction);
       }
       if (options.overlap_param_gather) {
         const bool last = c == l.virtual_pipeline - 1;
@@ -364,10 +457,6 @@ Program build_program(const Job& job, const HardwareProfile& profile,
               Collective::kAllGather, kParameterBytes * buffer.parameters, buffer.expert);
         }
       }
-      for (SlotProgram* slot :
-           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        prepare(*slot, program.host_issue_ns);
-      }
       out.chunks.push_back(std::move(chunk));
     }
     // Clear the gradients, check them for NaN, and their norm; then Adam: reads the gradient, reads
@@ -377,6 +466,8 @@ Program build_program(const Job& job, const HardwareProfile& profile,
     const std::int64_t step = o.main_grad_bytes + kParameterBytes +
                               2 * (o.main_param_bytes + o.exp_avg_bytes + o.exp_avg_sq_bytes);
     const std::int64_t norm = o.main_grad_bytes;
+    fuse(out, program.schedule, stage);
+    for_each_slot_program(out, [&](SlotProgram& slot) { prepare(slot, program.host_issue_ns); });
     out.end.optimizer_ns = costs.streaming_ns(passes * gradient_bytes * parameters) +
                            costs.streaming_ns((step + norm) * owned);
     program.stages.push_back(std::move(out));

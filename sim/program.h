@@ -15,7 +15,9 @@
 // the compute stream, not the host.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "hw_profiles/collective_costs.h"
@@ -75,6 +77,7 @@ struct ProgramOp {
   Stream stream = Stream::kCompute;
   Group group = Group::kNone;
   DataGroup reduces = DataGroup::kNone;
+  bool beside = false;           // of the microbatch that a fused slot runs backward
   bool host_waits = false;       // the CPU goes on only when this is done
   std::int32_t awaited_as = -1;  // number among the slot's operators that later ones depend on
   TimeClass time_class = TimeClass::kElementwise;
@@ -119,14 +122,41 @@ struct ChunkProgram {
   SlotProgram first_forward;  // microbatch 0: waits for parameters where their gather is overlapped
   SlotProgram
       last_backward;  // of the last microbatch: starts reductions where these are overlapped
+  SlotProgram backward_input;  // without the weight gradients that run by themselves
+  SlotProgram backward_weight;
+  SlotProgram last_backward_weight;
+};
+
+// A fused slot: chunk and variant of what runs forward and of what runs backward. The first of a
+// chunk's forwards and the last of its backwards are variants.
+struct FusedKey {
+  std::int32_t forward_chunk = 0;
+  bool first = false;
+  std::int32_t backward_chunk = 0;
+  bool last = false;
+  friend constexpr auto operator<=>(const FusedKey&, const FusedKey&) = default;
 };
 
 struct StageProgram {
   OperatorGraph graph;
   std::vector<ChunkProgram> chunks;
-  std::vector<ChunkOffload> offload;  // [chunk]; empty: nothing is offloaded
+  std::map<FusedKey, SlotProgram> fused;  // those that the schedule has
+  std::vector<ChunkOffload> offload;      // [chunk]; empty: nothing is offloaded
   IterationEnd end;
 };
+
+// Calls visit(SlotProgram&) for every one of a stage.
+template <class Stage, class Visit>
+void for_each_slot_program(Stage& stage, const Visit& visit) {
+  for (auto& chunk : stage.chunks) {
+    for (auto* slot :
+         {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward,
+          &chunk.backward_input, &chunk.backward_weight, &chunk.last_backward_weight}) {
+      visit(*slot);
+    }
+  }
+  for (auto& [key, slot] : stage.fused) visit(slot);
+}
 
 struct Program {
   std::int64_t lanes = 1;  // of a stage
@@ -137,14 +167,7 @@ struct Program {
   std::int64_t exchange_ns = 0;    // one message between neighbouring stages
   std::int64_t host_issue_ns = 0;  // CPU time of one operator
 
-  const SlotProgram& slot_program(std::int32_t stage, const Slot& slot) const {
-    const ChunkProgram& chunk =
-        stages[static_cast<std::size_t>(stage)].chunks[static_cast<std::size_t>(slot.chunk)];
-    if (slot.kind == SlotKind::kForward) {
-      return slot.microbatch == 0 ? chunk.first_forward : chunk.forward;
-    }
-    return slot.microbatch == schedule.microbatches - 1 ? chunk.last_backward : chunk.backward;
-  }
+  const SlotProgram& slot_program(std::int32_t stage, const Slot& slot) const;
 };
 
 // The schedule of the job's pipeline. Requires: a validated job.

@@ -48,7 +48,10 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
                                           std::int64_t stage, std::int64_t optimizer_rank) {
   const ModelSpec& m = job.model;
   const TrainingOptions& o = job.options;
-  const bool last = stage == job.layout.pipeline - 1;
+  bool last = false;  // holds the output layer
+  for (std::int64_t c = 0; c < job.layout.virtual_pipeline; ++c) {
+    last |= job.layout.virtual_stage(stage, c) == job.layout.virtual_stages() - 1;
+  }
   const bool kwai = job.versions.fork == Fork::kKwai;
   const std::vector<Weight> weights = stage_weights(job, stage);
   const std::int64_t h = m.hidden_size;

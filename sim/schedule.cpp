@@ -53,6 +53,8 @@ class InterleavedStage {
       : stages_(stages),
         chunks_(interleaving.chunks),
         overlaps_(interleaving.overlap_p2p_comm),
+        combines_(interleaving.overlap_moe_expert_parallel_comm),
+        delays_(interleaving.delay_wgrad_compute),
         first_(stage == 0),
         last_(stage == stages - 1),
         total_(microbatches * interleaving.chunks) {
@@ -151,6 +153,10 @@ class InterleavedStage {
     const std::int32_t f = k + warmup_;
     // The last forward's transfer would receive what no forward needs.
     const ChunkTensor arriving = f == total_ - 1 ? ChunkTensor{} : arriving_activation(f);
+    if (combines_) {
+      combined(k, arriving);
+      return;
+    }
     if (!overlaps_) {
       forward(f);
       backward(k);
@@ -169,6 +175,28 @@ class InterleavedStage {
               .blocking = false});
   }
 
+  void combined(std::int32_t k, ChunkTensor arriving) {
+    const ChunkTensor f = forward_at(k + warmup_);
+    const ChunkTensor b = backward_at(k);
+    const Transfer forward{.send_activation = leaving_activation(k + warmup_),
+                           .receive_activation = arriving,
+                           .blocking = false};
+    const Transfer backward{.send_gradient = leaving_gradient(k),
+                            .receive_gradient = arriving_gradient(k),
+                            .blocking = false};
+    wait_for(false, f);
+    wait_for(true, b);
+    steps_.emplace_back(Slot{SlotKind::kForwardBackward, f.microbatch, f.chunk, b});
+    if (overlaps_) {
+      transfer(forward);
+      transfer(backward);
+    } else {
+      transfer({forward.send_activation, forward.receive_activation, backward.send_gradient,
+                backward.receive_gradient});
+    }
+    if (delays_) steps_.emplace_back(Slot{SlotKind::kBackwardWeight, b.microbatch, b.chunk});
+  }
+
   void cool_down(std::int32_t k) {
     wait_for(true, backward_at(k));
     backward(k);
@@ -179,6 +207,8 @@ class InterleavedStage {
   std::int32_t stages_;
   std::int32_t chunks_;
   bool overlaps_;
+  bool combines_;
+  bool delays_;
   bool first_;
   bool last_;
   std::int32_t total_;
@@ -205,14 +235,89 @@ Schedule build_interleaved_1f1b(std::int32_t stages, std::int32_t microbatches,
   return schedule;
 }
 
+namespace {
+
+// What a slot of a stage gets from other stages, or gives to them.
+class Borders {
+ public:
+  Borders(const Schedule& schedule, std::int32_t stage) : schedule_(schedule), stage_(stage) {}
+
+  ChunkTensor needs_activation(const Slot& slot) const { return from_previous(slot.forward()); }
+  ChunkTensor needs_gradient(const Slot& slot) const { return from_next(slot.backward()); }
+  ChunkTensor makes_activation(const Slot& slot) const { return from_next(slot.forward()); }
+  ChunkTensor makes_gradient(const Slot& slot) const { return from_previous(slot.backward()); }
+
+ private:
+  // `t` if its chunk has a neighbour on that side, on another stage.
+  ChunkTensor from_previous(ChunkTensor t) const {
+    if (!t.valid() || schedule_.virtual_stage(stage_, t.chunk) == 0) return {};
+    return schedule_.previous(stage_, t.chunk).stage == stage_ ? ChunkTensor{} : t;
+  }
+  ChunkTensor from_next(ChunkTensor t) const {
+    const std::int64_t last = schedule_.virtual_stages() - 1;
+    if (!t.valid() || schedule_.virtual_stage(stage_, t.chunk) == last) return {};
+    return schedule_.next(stage_, t.chunk).stage == stage_ ? ChunkTensor{} : t;
+  }
+
+  const Schedule& schedule_;
+  std::int32_t stage_;
+};
+
+}  // namespace
+
+Schedule with_transfers(const SlotOrders& orders, std::int32_t microbatches, std::int32_t chunks,
+                        Placement placement) {
+  Schedule schedule;
+  schedule.microbatches = microbatches;
+  schedule.chunks = chunks;
+  schedule.placement = placement;
+  schedule.overlaps_transfers = true;
+  schedule.buffers_sends = true;
+  schedule.stages.resize(orders.size());
+  for (std::size_t r = 0; r < orders.size(); ++r) {
+    const std::vector<Slot>& order = orders[r];
+    std::vector<Step>& steps = schedule.stages[r];
+    const Borders borders(schedule, static_cast<std::int32_t>(r));
+    const auto post = [&](const Slot* done, const Slot* coming) {
+      Transfer t{.blocking = false};
+      if (done != nullptr) {
+        t.send_activation = borders.makes_activation(*done);
+        t.send_gradient = borders.makes_gradient(*done);
+      }
+      if (coming != nullptr) {
+        t.receive_activation = borders.needs_activation(*coming);
+        t.receive_gradient = borders.needs_gradient(*coming);
+      }
+      const bool empty = !t.send_activation.valid() && !t.receive_activation.valid() &&
+                         !t.send_gradient.valid() && !t.receive_gradient.valid();
+      if (!empty) steps.emplace_back(t);
+    };
+    if (!order.empty()) post(nullptr, &order[0]);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      post(i > 0 ? &order[i - 1] : nullptr, i + 1 < order.size() ? &order[i + 1] : nullptr);
+      const ChunkTensor activation = borders.needs_activation(order[i]);
+      const ChunkTensor gradient = borders.needs_gradient(order[i]);
+      if (activation.valid()) steps.emplace_back(Wait{false, activation});
+      if (gradient.valid()) steps.emplace_back(Wait{true, gradient});
+      steps.emplace_back(order[i]);
+    }
+    if (!order.empty()) post(&order.back(), nullptr);
+    schedule.warmup.push_back(static_cast<std::int32_t>(
+        std::ranges::find_if(order, [](const Slot& s) { return s.backward().valid(); }) -
+        order.begin()));
+  }
+  return schedule;
+}
+
 std::int32_t peak_in_flight(const Schedule& schedule, std::int32_t stage) {
   std::int32_t live = 0;
   std::int32_t peak = 0;
   for (const Step& step : schedule.stages[static_cast<std::size_t>(stage)]) {
-    if (const Slot* slot = std::get_if<Slot>(&step)) {
-      live += slot->kind == SlotKind::kForward ? 1 : -1;
-      peak = std::max(peak, live);
-    }
+    const Slot* slot = std::get_if<Slot>(&step);
+    if (slot == nullptr) continue;
+    if (slot->forward().valid()) ++live;
+    peak = std::max(peak, live);
+    if (slot->backward().valid()) --live;
   }
   return peak;
 }

@@ -62,18 +62,23 @@ Bytes peak_host_memory(const Job& job, const OperatorGraph& graph, const std::ve
   for (const Step& step : steps) {
     const Slot* slot = std::get_if<Slot>(&step);
     if (slot == nullptr) continue;
-    const OperatorRange range = graph.chunks[static_cast<std::size_t>(slot->chunk)].forward;
-    Bytes sent;
-    for (std::int32_t i = range.begin; i < range.end; ++i) {
-      const Operator& op = graph.forward[static_cast<std::size_t>(i)];
-      const auto* copy = std::get_if<CopyWork>(&op.work);
-      if (copy == nullptr) continue;
-      const bool routed = copy->bytes.per_row != 0;
-      const std::int64_t layer = routed ? moe_index[static_cast<std::size_t>(op.layer)] : 0;
-      sent += Bytes(copy->bytes.at(routed ? rows.at(slot->microbatch, layer)[lane] : 0));
-    }
-    live += slot->kind == SlotKind::kForward ? sent : -sent;
+    const auto sent = [&](ChunkTensor t) {
+      Bytes bytes;
+      if (!t.valid()) return bytes;
+      const OperatorRange range = graph.chunks[static_cast<std::size_t>(t.chunk)].forward;
+      for (std::int32_t i = range.begin; i < range.end; ++i) {
+        const Operator& op = graph.forward[static_cast<std::size_t>(i)];
+        const auto* copy = std::get_if<CopyWork>(&op.work);
+        if (copy == nullptr) continue;
+        const bool routed = copy->bytes.per_row != 0;
+        const std::int64_t layer = routed ? moe_index[static_cast<std::size_t>(op.layer)] : 0;
+        bytes += Bytes(copy->bytes.at(routed ? rows.at(t.microbatch, layer)[lane] : 0));
+      }
+      return bytes;
+    };
+    live += sent(slot->forward());
     peak = std::max(peak, live);
+    live -= sent(slot->backward());
   }
   return peak;
 }

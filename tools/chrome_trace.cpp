@@ -10,11 +10,12 @@
 namespace tidemark {
 namespace {
 
-// Threads of a stage: the engine's streams, and two that only the trace has.
+// Threads of a stage: the engine's streams, and three that only the trace has.
 constexpr const char* kStreams[kNumStreams] = {
     "compute",         "shared expert", "tensor-parallel", "context-parallel",
     "expert-parallel", "data-parallel", "device to host",  "host to device"};
-constexpr int kSlotThread = -1;
+constexpr int kSlotThread = -2;
+constexpr int kBesideThread = -1;  // what a fused slot runs backward
 constexpr int kTransferThread = kNumStreams;
 
 std::string microseconds(std::int64_t ns) {
@@ -97,6 +98,9 @@ class TraceRecorder : public Recorder {
       const StageResult& s = simulation.result.stages[i];
       writer_.name_process(stage, "stage " + std::to_string(stage));
       writer_.name_thread(stage, kSlotThread, "slots");
+      if (!simulation.program.stages[i].fused.empty()) {
+        writer_.name_thread(stage, kBesideThread, "backward beside a forward");
+      }
       for (int stream = 0; stream < kNumStreams; ++stream) {
         writer_.name_thread(stage, stream, kStreams[stream]);
       }
@@ -117,13 +121,15 @@ class TraceRecorder : public Recorder {
     const Span span{start[at.lane], end[at.lane]};
     if (op == 0) {
       finish_slot(stage);
-      at.slot = {span.start, span.start};
+      at.slots[0] = at.slots[1] = {};
       at.slot_step = step;
       at.next_operator = 0;
     }
     const bool is_data_parallel = operation.operator_index < 0;
     if (!is_data_parallel) {
-      at.slot.end = std::max(at.slot.end, span.end);
+      Span& slot_span = at.slots[operation.beside ? 1 : 0];
+      if (slot_span.end == 0) slot_span.start = span.start;
+      slot_span.end = std::max(slot_span.end, span.end);
       count_memory(stage, step, at.next_operator++, span.start);
     }
     if (span.start == span.end) return;
@@ -188,7 +194,7 @@ class TraceRecorder : public Recorder {
     std::vector<Bytes> allocated;  // after each event of the memory sequence
     std::size_t event = 0;         // the next of them
     std::int64_t counted_ns = 0;   // time of the last counter
-    Span slot;
+    Span slots[2];                 // and what runs beside
     std::int32_t slot_step = -1;
     std::int32_t next_operator = 0;  // position in the slot, as the memory sequence counts
   };
@@ -206,10 +212,19 @@ class TraceRecorder : public Recorder {
     Cursor& at = cursors_[static_cast<std::size_t>(stage)];
     if (at.slot_step < 0) return;
     const Slot& slot = std::get<Slot>(step(stage, std::exchange(at.slot_step, -1)));
-    std::string name = slot.kind == SlotKind::kForward ? "F" : "B";
-    name += std::to_string(slot.microbatch);
-    if (simulation_.program.schedule.chunks > 1) name += " chunk " + std::to_string(slot.chunk);
-    writer_.complete(stage, kSlotThread, at.slot, name);
+    const ChunkTensor own{slot.chunk, slot.microbatch};
+    const char* pass = slot.forward().valid()                   ? "F"
+                       : slot.kind == SlotKind::kBackwardWeight ? "W"
+                                                                : "B";
+    writer_.complete(stage, kSlotThread, at.slots[0], slot_name(pass, own));
+    if (slot.beside.valid()) {
+      writer_.complete(stage, kBesideThread, at.slots[1], slot_name("B", slot.beside));
+    }
+  }
+  std::string slot_name(const char* pass, ChunkTensor t) const {
+    std::string name = pass + std::to_string(t.microbatch);
+    if (simulation_.program.schedule.chunks > 1) name += " chunk " + std::to_string(t.chunk);
+    return name;
   }
 
   // The highest bytes of the events of one operator, where it starts.
@@ -228,7 +243,8 @@ class TraceRecorder : public Recorder {
   }
 
   std::int64_t virtual_stage(std::int64_t stage, std::int64_t chunk) const {
-    return chunk * std::ssize(simulation_.program.stages) + stage;
+    return simulation_.program.schedule.virtual_stage(static_cast<std::int32_t>(stage),
+                                                      static_cast<std::int32_t>(chunk));
   }
   // The virtual stage that a chunk's activation or gradient goes to.
   std::int64_t receiver(std::int64_t stage, std::int64_t chunk, bool gradient) const {

@@ -4,11 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "models/input_error.h"
 #include "tools/command.h"
 #include "tools/gnuplot.h"
 #include "tools/job_input.h"
 #include "tools/quantity_text.h"
 #include "tools/run_report.h"
+#include "tools/schedule_comparison.h"
 #include "tools/simulation_report.h"
 #include "tools/text_table.h"
 
@@ -77,7 +79,7 @@ std::vector<Panel> memory_curves(const std::vector<PolicyRun>& all) {
   return {std::move(memory), std::move(time)};
 }
 
-Report run(const Arguments& arguments) {
+Report compare_policies(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const RunOptions options = run_options(input.job, arguments);
   std::vector<PolicyRun> all;
@@ -99,6 +101,14 @@ Report run(const Arguments& arguments) {
   return report;
 }
 
+Report run(const Arguments& arguments) {
+  if (!arguments.text("schedules")) return compare_policies(arguments);
+  if (arguments.text("policies")) {
+    throw InputError("", "--schedules", "given with --policies", "one of the two");
+  }
+  return compare_schedules(arguments);
+}
+
 }  // namespace
 
 Command compare_command() {
@@ -106,8 +116,11 @@ Command compare_command() {
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
   flags.push_back({"policies", "A,B,C", policies_help()});
   flags.push_back({"plot", "FILE.png", "draw memory and time over the iterations"});
+  flags.push_back(
+      {"schedules", "A,B,C", "instead of policies: pipeline schedules, such as 1f1b,zb-h1,v-half"});
   return {"compare", "JOB.json | --megatron-args FILE --hardware NAME",
-          "a run under several memory policies, on the same routing", std::move(flags), run};
+          "a run under several memory policies, or a job under several pipeline schedules",
+          std::move(flags), run};
 }
 
 }  // namespace tidemark

@@ -5,6 +5,8 @@
 #include <utility>
 #include <variant>
 
+#include "sim/slot_operators.h"
+
 namespace tidemark {
 namespace {
 
@@ -62,10 +64,10 @@ PeakMoment peak_moment(const Simulation& simulation, std::int64_t stage) {
     return moment;
   }
   const OperatorGraph& graph = graph_of(simulation, stage);
-  const bool forward = slot->kind == SlotKind::kForward;
-  const Operator& op = (forward ? graph.forward : graph.backward)[static_cast<std::size_t>(e.op)];
-  moment.pass = forward ? "forward" : "backward";
-  moment.microbatch = slot->microbatch;
+  const IssuedOperator at = slot_operators(graph, *slot)[static_cast<std::size_t>(e.op)];
+  const Operator& op = graph.at(static_cast<std::size_t>(at.index));
+  moment.pass = static_cast<std::size_t>(at.index) < graph.forward.size() ? "forward" : "backward";
+  moment.microbatch = works_on(*slot, at.beside).microbatch;
   moment.layer = op.layer;
   moment.operator_name = op.name;
   return moment;

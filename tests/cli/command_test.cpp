@@ -95,6 +95,26 @@ TEST_F(Command, WritesTheJsonResultWhole) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(Command, ComparesSchedules) {
+  const std::string compare = "compare " + kJob.string() + " --schedules ";
+  const CommandRun run = run_tidemark(compare + "1f1b,zb-h1,v-half --json");
+  EXPECT_EQ(run.exit, 0) << run.err;
+  const json schedules = json::parse(run.out).at("schedules");
+  ASSERT_EQ(schedules.size(), 3U);
+  // 8 stages: p - r microbatches in flight in both; H1 fills a part of the bubble.
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    EXPECT_EQ(schedules.at(i)["in_flight_peak_chunks"], json({8, 7, 6, 5, 4, 3, 2, 1}));
+  }
+  EXPECT_LT(schedules.at(1)["bubble_fraction"], schedules.at(0)["bubble_fraction"]);
+  const json simulated = json::parse(run_tidemark("simulate " + kJob.string() + " --json").out);
+  EXPECT_EQ(schedules.at(0)["time_ns"], simulated["iteration"]["time_ns"]);
+  // The five layers of the first stage do not make two equal chunks.
+  EXPECT_THAT(schedules.at(2)["refused"].get<std::string>(),
+              HasSubstr("decoder_first_pipeline_num_layers"));
+  EXPECT_THAT(run_tidemark(compare + "1f1b,zb-v").out, HasSubstr("zb-v is not possible: "));
+  EXPECT_THAT(refused(compare + "gpipe"), HasSubstr("--schedules: \"gpipe\""));
+}
+
 TEST_F(Command, TakesTheModelOfAJobFromTheZoo) {
   json job = job_json();
   job["model"] = "deepseek-v3";

@@ -9,14 +9,17 @@
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "hw_profiles/hardware_profile.h"
 #include "models/layer_operators.h"
+#include "sim/check_schedule.h"
 #include "sim/lane_engine.h"
 #include "sim/lane_peaks.h"
 #include "sim/memory_profile.h"
 #include "sim/simulation.h"
+#include "sim/slot_operators.h"
 #include "tests/support/naive_engine.h"
 #include "tests/support/naive_memory.h"
 #include "tests/support/random_jobs.h"
@@ -62,33 +65,43 @@ class Recording : public Recorder {
   }
 };
 
+void expect_agreement(const Job& job, std::uint64_t seed) {
+  const Program program = build_program(job, profile_of(seed));
+  ASSERT_THAT(check_schedule(program.schedule), testing::IsEmpty()) << describe(job, seed);
+  std::vector<LaneRows> rows;  // of one to three units
+  for (std::uint64_t unit = 0; unit <= seed % 3; ++unit) {
+    rows.emplace_back(job, random_routing(job, seed + 1000 * unit));
+  }
+  Recording recording(program);
+  std::vector<Recorder*> recorders(rows.size(), nullptr);
+  recorders[0] = &recording;
+  const IterationTimes times = run_units(program, rows, recorders);
+  const NaiveRun naive = run_naively(program, rows);
+  ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
+  for (std::size_t unit = 0; unit < rows.size(); ++unit) {
+    for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+      ASSERT_EQ(times.units[unit].stages[stage].finish_ns, naive.units[unit].finish_ns[stage])
+          << "unit " << unit << " stage " << stage << " " << describe(job, seed);
+    }
+  }
+  const NaiveUnit& first = naive.units[0];
+  for (std::size_t stage = 0; stage < first.spans.size(); ++stage) {
+    for (std::size_t step = 0; step < first.spans[stage].size(); ++step) {
+      ASSERT_EQ(recording.spans[stage][step], first.spans[stage][step])
+          << "stage " << stage << " step " << step << " " << describe(job, seed);
+    }
+  }
+}
+
 TEST(EngineAgreement, EveryOperatorOfEveryCardStartsAndEndsAtTheSameNanosecond) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-    const Job job = random_job(seed);
-    const Program program = build_program(job, profile_of(seed));
-    std::vector<LaneRows> rows;  // of one to three units
-    for (std::uint64_t unit = 0; unit <= seed % 3; ++unit) {
-      rows.emplace_back(job, random_routing(job, seed + 1000 * unit));
-    }
-    Recording recording(program);
-    std::vector<Recorder*> recorders(rows.size(), nullptr);
-    recorders[0] = &recording;
-    const IterationTimes times = run_units(program, rows, recorders);
-    const NaiveRun naive = run_naively(program, rows);
-    ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
-    for (std::size_t unit = 0; unit < rows.size(); ++unit) {
-      for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
-        ASSERT_EQ(times.units[unit].stages[stage].finish_ns, naive.units[unit].finish_ns[stage])
-            << "unit " << unit << " stage " << stage << " " << describe(job, seed);
-      }
-    }
-    const NaiveUnit& first = naive.units[0];
-    for (std::size_t stage = 0; stage < first.spans.size(); ++stage) {
-      for (std::size_t step = 0; step < first.spans[stage].size(); ++step) {
-        ASSERT_EQ(recording.spans[stage][step], first.spans[stage][step])
-            << "stage " << stage << " step " << step << " " << describe(job, seed);
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_agreement(random_job(seed), seed));
+  }
+}
+
+TEST(EngineAgreement, HoldsForEverySchedule) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(expect_agreement(random_scheduled_job(seed), seed));
   }
 }
 
@@ -108,21 +121,44 @@ StageCase stage_case(const Job& job, const Schedule& schedule, const LaneRows& r
   return out;
 }
 
+void expect_peaks(const Job& job, std::uint64_t seed) {
+  const LaneRows rows(job, random_routing(job, seed));
+  const Schedule schedule = build_schedule(job);
+  for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+    const StageCase c = stage_case(job, schedule, rows, stage);
+    for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
+      const NaiveMemory naive = replay(job, c.graph, c.sequence, rows, lane);
+      const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
+      ASSERT_EQ(peak.bytes.value, naive.peak) << describe(job, seed);
+      ASSERT_EQ(peak.event, naive.first_peak_event) << describe(job, seed);
+      ASSERT_EQ(peak.first_iteration.value, naive.first_peak) << describe(job, seed);
+      ASSERT_EQ(c.memory.carried_over.value, naive.left_behind) << describe(job, seed);
+    }
+  }
+}
+
 TEST(MemoryAgreement, EveryLanePeaksAtTheByteAndTheEventOfTheReplay) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
-    const Job job = random_job(seed);
-    const LaneRows rows(job, random_routing(job, seed));
+    ASSERT_NO_FATAL_FAILURE(expect_peaks(random_job(seed), seed));
+    ASSERT_NO_FATAL_FAILURE(expect_peaks(random_scheduled_job(seed), seed));
+  }
+}
+
+TEST(MemorySequence, OfSplitSchedulesEndsEmpty) {
+  for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
+    const Job job = random_scheduled_job(seed);
     const Schedule schedule = build_schedule(job);
     for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
-      const StageCase c = stage_case(job, schedule, rows, stage);
-      for (std::int64_t lane = 0; lane < rows.lanes(); ++lane) {
-        const NaiveMemory naive = replay(job, c.graph, c.sequence, rows, lane);
-        const LanePeak& peak = c.memory.lanes[static_cast<std::size_t>(lane)];
-        ASSERT_EQ(peak.bytes.value, naive.peak) << describe(job, seed);
-        ASSERT_EQ(peak.event, naive.first_peak_event) << describe(job, seed);
-        ASSERT_EQ(peak.first_iteration.value, naive.first_peak) << describe(job, seed);
-        ASSERT_EQ(c.memory.carried_over.value, naive.left_behind) << describe(job, seed);
+      const OperatorGraph graph = build_operator_graph(job, stage);
+      const MemorySequence sequence = build_memory_sequence(graph, schedule, stage);
+      ASSERT_TRUE(sequence.carried_over.empty()) << describe(job, seed);
+      std::map<std::pair<std::int32_t, std::int32_t>, int> live;
+      for (const MemoryEvent& e : sequence.events) {
+        int& count = live[{e.storage, e.microbatch}];
+        count += e.allocates ? 1 : -1;
+        ASSERT_TRUE(count == 0 || count == 1) << describe(job, seed);
       }
+      for (const auto& [key, count] : live) ASSERT_EQ(count, 0) << describe(job, seed);
     }
   }
 }
@@ -272,19 +308,16 @@ void scale(Program& program, std::int64_t factor) {
   program.exchange_ns *= factor;
   program.host_issue_ns *= factor;
   for (StageProgram& stage : program.stages) {
-    for (ChunkProgram& chunk : stage.chunks) {
-      for (SlotProgram* slot :
-           {&chunk.forward, &chunk.backward, &chunk.first_forward, &chunk.last_backward}) {
-        for (ProgramOp& op : slot->ops) {
-          op.cost.fixed_ns *= factor;
-          op.cost.floor_ns *= factor;
-          if (op.cost.grouped >= 0) op.cost.per_row_q20 = 1 << 20;
-          op.cost.grouped = -1;
-          op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
-        }
-        prepare(*slot, program.host_issue_ns);
+    for_each_slot_program(stage, [&](SlotProgram& slot) {
+      for (ProgramOp& op : slot.ops) {
+        op.cost.fixed_ns *= factor;
+        op.cost.floor_ns *= factor;
+        if (op.cost.grouped >= 0) op.cost.per_row_q20 = 1 << 20;
+        op.cost.grouped = -1;
+        op.cost.per_row_q20 = ceil_div(op.cost.per_row_q20, 1 << 20) * (1 << 20) * factor;
       }
-    }
+      prepare(slot, program.host_issue_ns);
+    });
     stage.end.reduce_ns *= factor;
     stage.end.optimizer_ns *= factor;
     stage.end.gather_ns *= factor;
@@ -388,11 +421,8 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
       std::size_t position = 0;
       if (const Slot* slot = std::get_if<Slot>(&step)) {
         const OperatorGraph& graph = run.program.stages[stage].graph;
-        const Chunk& chunk = graph.chunks[static_cast<std::size_t>(slot->chunk)];
-        const auto index =
-            e.op + (slot->kind == SlotKind::kForward
-                        ? chunk.forward.begin
-                        : chunk.backward.begin + static_cast<std::int32_t>(graph.forward.size()));
+        const std::int32_t index =
+            slot_operators(graph, *slot)[static_cast<std::size_t>(e.op)].index;
         const SlotProgram& ops = run.program.slot_program(static_cast<std::int32_t>(stage), *slot);
         while (ops.ops[position].operator_index != index) ++position;
       }

@@ -17,6 +17,7 @@ class Applier {
     assert(choice.size() == entries_.size());
     after_.storages = graph.storages;
     after_.chunks = graph.chunks;
+    after_.combined = graph.combined;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const auto chosen = static_cast<std::size_t>(choice[i]);
       actions_.push_back(&entries_[i].actions[chosen].realization);
@@ -33,7 +34,7 @@ class Applier {
   OperatorGraph run() && {
     for (Chunk& chunk : after_.chunks) {
       run_forward(chunk.forward);
-      run_backward(chunk.backward);
+      run_backward(chunk);
     }
     check_operator_graph(after_);
     return std::move(after_);
@@ -73,6 +74,8 @@ class Applier {
           for (auto* list : {&added.reads, &added.writes}) {
             for (StorageId& s : *list) s = resolve(a, s);
           }
+          added.added = true;
+          added.part = before_.forward[static_cast<std::size_t>(i)].part;
           after_.forward.push_back(std::move(added));
         }
       }
@@ -81,24 +84,34 @@ class Applier {
     move_contention(after_.forward, position, old, range);
   }
 
-  void run_backward(OperatorRange& range) {
-    const OperatorRange old = range;
-    range.begin = static_cast<std::int32_t>(after_.backward.size());
+  // Weight gradients that run by themselves are right behind; what they bring back goes with them.
+  void run_backward(Chunk& chunk) {
+    const auto end = [&] { return static_cast<std::int32_t>(after_.backward.size()); };
+    const std::int32_t weights = chunk.backward.end;
+    const OperatorRange old{chunk.backward.begin, weights + chunk.weight.size()};
+    chunk.backward.begin = end();
     const std::multimap<std::int32_t, std::size_t> ahead = issued_ahead(old);
     std::vector<std::int32_t> position;
     for (std::int32_t i = old.begin; i < old.end; ++i) {
+      Operator op = before_.backward[static_cast<std::size_t>(i)];
+      const std::size_t begin = after_.backward.size();
+      if (i == weights) chunk.weight.begin = end();
       const auto [first, last] = ahead.equal_range(i);
       for (auto it = first; it != last; ++it) bring_back(it->second);
-      Operator op = before_.backward[static_cast<std::size_t>(i)];
       for (StorageId s : op.reads) require(s);
+      for (std::size_t added = begin; added < after_.backward.size(); ++added) {
+        after_.backward[added].part = op.part;
+      }
       for (auto* list : {&op.reads, &op.writes, &op.holds}) {
         for (StorageId& s : *list) s = current(s);
       }
-      position.push_back(static_cast<std::int32_t>(after_.backward.size()));
+      position.push_back(end());
       after_.backward.push_back(std::move(op));
     }
-    range.end = static_cast<std::int32_t>(after_.backward.size());
-    move_contention(after_.backward, position, old, range);
+    if (weights == old.end) chunk.weight.begin = end();
+    chunk.backward.end = chunk.weight.begin;
+    chunk.weight.end = end();
+    move_contention(after_.backward, position, old, {chunk.backward.begin, chunk.weight.end});
   }
 
   // Actions by the backward operator before which they are issued early; of one moment, the one
@@ -157,6 +170,7 @@ class Applier {
         (returns ? incarnation_ : local)[s] = fresh;
         s = fresh;
       }
+      op.added = true;
       after_.backward.push_back(std::move(op));
     }
   }

@@ -103,6 +103,10 @@ std::int64_t duration_of(const Program& program, const ProgramOp& op, const Lane
   return duration;
 }
 
+std::int32_t microbatch_of(const Slot& slot, const ProgramOp& op) {
+  return op.beside ? slot.beside.microbatch : slot.microbatch;
+}
+
 class NaiveEngine {
  public:
   NaiveEngine(const Program& program, std::span<const LaneRows> rows,
@@ -183,9 +187,10 @@ class NaiveEngine {
   bool leave_out(Card& card, const Slot& slot) {
     const SlotProgram& program = program_of(card, slot);
     if (card.position >= program.ops.size()) return false;
-    const std::int32_t action = program.ops[card.position].action;
-    if (action < 0) return false;
-    if (!decisions_.empty() && decisions_[card.unit][card.stage].takes(slot.microbatch, action)) {
+    const ProgramOp& op = program.ops[card.position];
+    if (op.action < 0) return false;
+    const std::int32_t microbatch = microbatch_of(slot, op);
+    if (!decisions_.empty() && decisions_[card.unit][card.stage].takes(microbatch, op.action)) {
       return false;
     }
     tasks_.emplace_back();
@@ -200,8 +205,8 @@ class NaiveEngine {
   }
 
   std::int32_t virtual_stage(const Card& card, std::int32_t chunk) const {
-    return chunk * static_cast<std::int32_t>(program_.stages.size()) +
-           static_cast<std::int32_t>(card.stage);
+    return static_cast<std::int32_t>(
+        program_.schedule.virtual_stage(static_cast<std::int32_t>(card.stage), chunk));
   }
 
   // Of what a virtual stage receives.
@@ -251,7 +256,7 @@ class NaiveEngine {
     const Messages m = messages_of(card, transfer);
     queue(card, card.step).posts = m.all;
     for (int kind = 0; kind < 2; ++kind) {
-      if (m.sent[kind] == nullptr) continue;
+      if (m.sent[kind] == nullptr || program_.schedule.buffers_sends) continue;
       Message* before = std::exchange(card.last_sent[kind], m.sent[kind]);
       if (before != nullptr) {
         Task& task = queue(card, card.step);
@@ -272,7 +277,7 @@ class NaiveEngine {
     task.op = &op;
     task.step = card.step;
     task.position = card.position;
-    task.duration = duration_of(program_, op, rows_[card.unit], slot.microbatch, card.lane);
+    task.duration = duration_of(program_, op, rows_[card.unit], microbatch_of(slot, op), card.lane);
     for (std::int32_t d = op.dep_begin; d < op.dep_end; ++d) {
       const std::int32_t position = program.deps[static_cast<std::size_t>(d)];
       task.waits_for.push_back(card.slot.at(static_cast<std::size_t>(position)));

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/slot_operators.h"
+
 namespace tidemark {
 namespace {
 
@@ -289,6 +291,50 @@ class Process {
         pending_gradient[0] = true;
       }
     }
+    // combined_forward_backward_step, between the two posts of the helper's wrapper.
+    const auto combined = [&](std::int32_t f, std::int32_t k) {
+      const auto fc = static_cast<std::size_t>(chunk_id(f, true));
+      const auto bc = static_cast<std::size_t>(chunk_id(k, false));
+      if (rank == 0 && fc == 0 && input_tensors[fc].size() == output_tensors[fc].size()) {
+        input_tensors[fc].push_back(nullptr);
+      }
+      if (rank == p - 1 && bc + 1 == chunks) output_tensor_grads[bc].push_back(nullptr);
+      const Name forward_input = input_tensors[fc][output_tensors[fc].size()];
+      const Name input = input_tensors[bc].front();
+      const OutputName of = output_tensors[bc].front();
+      const Name gradient = output_tensor_grads[bc].front();
+      const std::int32_t fm = table[static_cast<std::size_t>(f)].first;
+      const std::int32_t bm = table[static_cast<std::size_t>(k)].first;
+      const auto made = begin_forward(graph_.chunks[fc], forward_input);
+      begin_backward(*of->grad_fn, gradient);
+      std::vector<Item> items;
+      for (const IssuedOperator& op :
+           slot_operators(graph_, {SlotKind::kForwardBackward,
+                                   fm,
+                                   static_cast<std::int32_t>(fc),
+                                   {static_cast<std::int32_t>(bc), bm}})) {
+        const Operator& source = graph_.at(static_cast<std::size_t>(op.index));
+        items.push_back({&source, op.beside ? bm : fm, op.beside ? of->grad_fn.get() : made.get()});
+      }
+      run(items);
+      OutputName output = finish_forward(made);
+      output_tensors[fc].push_back(output);
+      const bool later = job_.options.delay_wgrad_compute;
+      if (later) owed_ = of->grad_fn;
+      const Name input_gradient = finish_backward(*of->grad_fn, input, !later);
+      input_tensors[bc].pop_front();
+      output_tensors[bc].pop_front();
+      output_tensor_grads[bc].pop_front();
+      return std::pair(output, input_gradient);
+    };
+    const auto delayed_weights = [&](std::int32_t k) {
+      if (owed_ == nullptr) return;
+      std::vector<Item> items =
+          pass(owed_->chunk->weight, false, table[static_cast<std::size_t>(k)].first, *owed_);
+      run(items);
+      owed_ = nullptr;
+    };
+
     OutputName undeallocated;
     for (std::int32_t k = 0; k < remaining; ++k) {
       const std::int32_t f = k + warmup;
@@ -296,7 +342,33 @@ class Process {
       const std::int32_t gradient_from = k == total - 1 ? -1 : receives(k, false);
       OutputName forward_output_tensor;
       Name backward_input_tensor_grad;
-      if (overlap) {
+      if (job_.combines_slots()) {
+        wait(pending_input, f);
+        wait(pending_gradient, k);
+        if (undeallocated != nullptr) deallocate(undeallocated);
+        undeallocated = nullptr;
+        auto made = combined(f, k);
+        if (overlap) {
+          output_tensor = std::move(made.first);
+          input_tensor_grad = std::move(made.second);
+          if (from >= 0) pending_input[used_at(f, true)] = true;
+          if (gradient_from >= 0) pending_gradient[used_at(k, false)] = true;
+          post(sends_activation(f), from, receive_input);
+          post(sends_gradient(k), gradient_from, receive_gradient);
+          if (sends_activation(f)) undeallocated = output_tensor;
+        } else {
+          output_tensor = std::move(made.first);
+          input_tensor_grad = std::move(made.second);
+          blocking([&] {
+            Name input = from >= 0 ? receive_input(from) : nullptr;
+            Name gradient = gradient_from >= 0 ? receive_gradient(gradient_from) : nullptr;
+            input_tensor = std::move(input);
+            output_tensor_grad = std::move(gradient);
+          });
+          if (sends_activation(f)) deallocate(output_tensor);
+        }
+        delayed_weights(k);
+      } else if (overlap) {
         wait(pending_input, f);
         if (undeallocated != nullptr) deallocate(undeallocated);
         undeallocated = nullptr;
@@ -370,13 +442,23 @@ class Process {
   }
 
   OutputName forward_step(const Chunk& chunk, std::int64_t microbatch, const Name& input) {
+    const std::shared_ptr<Graph> grad_fn = begin_forward(chunk, input);
+    run(pass(chunk.forward, true, microbatch, *grad_fn));
+    return finish_forward(grad_fn);
+  }
+
+  std::shared_ptr<Graph> begin_forward(const Chunk& chunk, const Name& input) {
     decoder_input_tensors_[&chunk] = input;  // set_input_tensor
     auto grad_fn = std::make_shared<Graph>();
     grad_fn->input = input;
     grad_fn->chunk = &chunk;
     grad_fn->uses_left = uses_;
     if (chunk.input.valid()) grad_fn->tensors[chunk.input.value] = input;
-    run(graph_.forward, chunk.forward, microbatch, *grad_fn);
+    return grad_fn;
+  }
+
+  static OutputName finish_forward(std::shared_ptr<Graph> grad_fn) {
+    const Chunk& chunk = *grad_fn->chunk;
     auto output = std::make_shared<Output>();
     if (chunk.output.valid()) {
       output->data = std::move(grad_fn->tensors.at(chunk.output.value));
@@ -389,26 +471,56 @@ class Process {
   Name backward_step(std::int64_t microbatch, const Name& input, const OutputName& output,
                      const Name& output_grad) {
     Graph& graph = *output->grad_fn;
-    const Chunk& chunk = *graph.chunk;
-    if (output_grad != nullptr) graph.tensors[chunk.output_gradient.value] = output_grad;
-    run(graph_.backward, chunk.backward, microbatch, graph);
-    if (input == nullptr) return nullptr;
-    input->grad = std::move(graph.tensors.at(chunk.input_gradient.value));
-    graph.tensors.clear();
-    return input->grad;
+    begin_backward(graph, output_grad);
+    std::vector<Item> items = pass(graph.chunk->backward, false, microbatch, graph);
+    const std::vector<Item> weights = pass(graph.chunk->weight, false, microbatch, graph);
+    items.insert(items.end(), weights.begin(), weights.end());
+    run(items);
+    return finish_backward(graph, input, true);
+  }
+
+  static void begin_backward(Graph& graph, const Name& output_grad) {
+    if (output_grad != nullptr) graph.tensors[graph.chunk->output_gradient.value] = output_grad;
+  }
+
+  // Weight gradients that come later still need some of the graph's tensors.
+  static Name finish_backward(Graph& graph, const Name& input, bool done) {
+    const StorageId gradient = graph.chunk->input_gradient;
+    if (input != nullptr) {
+      input->grad = std::move(graph.tensors.at(gradient.value));
+      graph.tensors.erase(gradient.value);
+    }
+    if (done && input != nullptr) graph.tensors.clear();
+    if (!done) graph.input = nullptr;
+    return input == nullptr ? nullptr : input->grad;
+  }
+
+  // An operator with the microbatch and the tensors that it works on.
+  struct Item {
+    const Operator* op = nullptr;
+    std::int64_t microbatch = 0;
+    Graph* graph = nullptr;
+  };
+  std::vector<Item> pass(OperatorRange range, bool forward, std::int64_t microbatch,
+                         Graph& graph) const {
+    std::vector<Item> items;
+    for (std::int32_t i = range.begin; i < range.end; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      items.push_back({&(forward ? graph_.forward : graph_.backward)[at], microbatch, &graph});
+    }
+    return items;
   }
 
   // Runs a list of operators: allocates what each writes, and drops a tensor when no later operator
   // of the microbatch refers to it. The outputs of the pass are its caller's.
-  void run(const std::vector<Operator>& all, OperatorRange range, std::int64_t microbatch,
-           Graph& graph) {
-    const std::vector<Operator> list(all.begin() + range.begin, all.begin() + range.end);
+  void run(const std::vector<Item>& items) {
     std::vector<std::int64_t> high;
     const std::int64_t before = counters_.high;
     std::int64_t highest = before;
-    for (std::size_t i = 0; i < list.size(); ++i) {
+    for (const auto& [op, microbatch, of] : items) {
+      Graph& graph = *of;
       counters_.high = counters_.live;
-      for (StorageId s : list[i].writes) {
+      for (StorageId s : op->writes) {
         Name& name = graph.tensors[s.value];
         if (name != nullptr) continue;  // in place
         name = allocate(s, microbatch);
@@ -419,7 +531,7 @@ class Process {
       }
       high.push_back(counters_.high);
       highest = std::max(highest, counters_.high);
-      for (const auto* used : {&list[i].reads, &list[i].writes, &list[i].holds}) {
+      for (const auto* used : {&op->reads, &op->writes, &op->holds}) {
         for (StorageId s : *used) {
           const bool handed_on = s == graph.chunk->output || s == graph.chunk->input_gradient;
           if (--graph.uses_left[s.index()] == 0 && !handed_on) graph.tensors.erase(s.value);
@@ -435,7 +547,8 @@ class Process {
   std::int64_t stage_;
   const LaneRows& rows_;
   std::int64_t lane_;
-  std::vector<int> uses_;  // by storage
+  std::vector<int> uses_;        // by storage
+  std::shared_ptr<Graph> owed_;  // weight gradients to come
   std::vector<std::vector<std::int64_t>> high_water_;
   Counters counters_;                                   // goes after what counts in it
   std::map<const Chunk*, Name> decoder_input_tensors_;  // model.decoder.input_tensor

@@ -1,6 +1,8 @@
 #include "tests/support/random_jobs.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "models/job_reader.h"
@@ -165,6 +167,50 @@ Job random_job(std::uint64_t seed) {
       l.virtual_pipeline > 1
           ? l.microbatch_group * rng.between(1, 2) + (rng.coin() ? l.pipeline : 0)
           : rng.between(1, 7);
+  job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * microbatches;
+  if (job.combines_slots()) {
+    // What Megatron refuses beside it, and what is not modelled there.
+    TrainingOptions& o = job.options;
+    o.overlap_moe_expert_parallel_comm = job.model.moe.has_value();
+    o.delay_wgrad_compute = job.model.moe && rng.coin();
+    o.ep_overlap_early_attn_memory_release = job.model.moe && rng.coin();
+    o.moe_shared_expert_overlap = o.recompute.moe = false;
+    o.full_recompute.reset();
+    o.offload.modules.clear();
+  }
+  validate(job, "/");
+  return job;
+}
+
+Job random_scheduled_job(std::uint64_t seed) {
+  // Until one has stages.
+  Job job = random_job(seed);
+  for (std::uint64_t next = seed; job.layout.pipeline == 1;) job = random_job(next += 1000);
+  Rng rng(seed);
+  ParallelLayout& l = job.layout;
+  const std::vector<std::pair<PipelineSchedule, std::string>>& all = pipeline_schedules();
+  do {
+    l.schedule = all[static_cast<std::size_t>(rng.between(1, std::ssize(all) - 1))].first;
+  } while (l.schedule == PipelineSchedule::kDualPipe && l.pipeline % 2 != 0);
+  l.virtual_pipeline = l.required_chunks();
+  l.microbatch_group = 0;
+  l.first_stage_layers = 0;
+  job.model.num_layers = std::max(job.model.num_layers, l.virtual_stages());
+  job.model.moe_layer.resize(static_cast<std::size_t>(job.model.num_layers), false);
+  l.listed_layers.assign(static_cast<std::size_t>(l.virtual_stages()), 1);
+  for (std::int64_t i = l.virtual_stages(); i < job.model.num_layers; ++i) {
+    ++l.listed_layers[static_cast<std::size_t>(rng.below(l.virtual_stages()))];
+  }
+  TrainingOptions& o = job.options;
+  o.overlap_moe_expert_parallel_comm = o.delay_wgrad_compute = false;
+  o.ep_overlap_early_attn_memory_release = false;
+  o.offload.modules.clear();
+  if (job.combines_slots()) {
+    o.moe_shared_expert_overlap = o.recompute.moe = false;
+    o.full_recompute.reset();
+  }
+  const std::int64_t microbatches =
+      l.fuses_slots() ? 2 * l.pipeline + 2 * rng.below(3) : rng.between(1, 9);
   job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * microbatches;
   validate(job, "/");
   return job;

@@ -41,6 +41,10 @@ class Rng {
 // dense or with experts or both, every parallelism and every option that changes memory or time.
 Job random_job(std::uint64_t seed);
 
+// The same under one of the schedules whose weight gradients run as slots of their own, on two to
+// four stages.
+Job random_scheduled_job(std::uint64_t seed);
+
 // Counts that a router could produce: all rows of the unit, over experts whose popularity differs
 // by up to 2^8; balanced where the inputs of experts are padded.
 RoutingCounts random_routing(const Job& job, std::uint64_t seed);

@@ -1,14 +1,13 @@
 #include "sim/schedule.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "sim/check_schedule.h"
 
 namespace tidemark {
 namespace {
@@ -117,65 +116,9 @@ std::string describe(const Shape& s) {
          (s.overlaps ? " overlapped" : "") + (s.overlaps_experts ? " experts too" : "");
 }
 
-// What a virtual stage sends to the next (gradients: the one before), that one receives, in the
-// same order.
-TEST(Schedules, NeighboursPostTheSameMessagesInTheSameOrder) {
+TEST(Schedules, AreLegal) {
   for (const Shape& shape : shapes()) {
-    const Schedule s = build(shape);
-    std::map<std::tuple<bool, std::int32_t>, std::vector<std::pair<std::int32_t, std::int32_t>>>
-        sent, received;  // by kind and receiving stage: virtual stage, microbatch
-    for (std::int32_t r = 0; r < shape.stages; ++r) {
-      for (const Step& step : s.stages[static_cast<std::size_t>(r)]) {
-        const Transfer* t = std::get_if<Transfer>(&step);
-        if (t == nullptr) continue;
-        const auto note = [&](auto& list, bool gradient, ChunkTensor tensor, std::int32_t shift) {
-          if (!tensor.valid()) return;
-          const std::int32_t to = tensor.chunk * shape.stages + r + shift;
-          list[{gradient, to % shape.stages}].emplace_back(to, tensor.microbatch);
-        };
-        note(sent, false, t->send_activation, 1);
-        note(sent, true, t->send_gradient, -1);
-        note(received, false, t->receive_activation, 0);
-        note(received, true, t->receive_gradient, 0);
-      }
-    }
-    EXPECT_EQ(sent, received) << describe(shape);
-  }
-}
-
-// A forward needs the chunk's input, a backward the chunk's output gradient; what is posted without
-// blocking is there only after the wait.
-TEST(Schedules, NothingRunsBeforeItsInputHasArrived) {
-  for (const Shape& shape : shapes()) {
-    const Schedule s = build(shape);
-    for (std::int32_t r = 0; r < shape.stages; ++r) {
-      std::set<std::tuple<bool, std::int32_t, std::int32_t>> there;
-      std::set<std::tuple<bool, std::int32_t, std::int32_t>> done;
-      for (const Step& step : s.stages[static_cast<std::size_t>(r)]) {
-        const auto arrive = [&](bool gradient, ChunkTensor t) {
-          if (t.valid()) there.insert({gradient, t.chunk, t.microbatch});
-        };
-        if (const Wait* wait = std::get_if<Wait>(&step)) {
-          arrive(wait->gradient, wait->tensor);
-        } else if (const Transfer* t = std::get_if<Transfer>(&step)) {
-          if (t->blocking) {
-            arrive(false, t->receive_activation);
-            arrive(true, t->receive_gradient);
-          }
-        } else {
-          const Slot& slot = std::get<Slot>(step);
-          const bool backward = slot.kind == SlotKind::kBackward;
-          const std::int32_t chunk = slot.chunk;
-          const bool at_end =
-              backward ? r == shape.stages - 1 && chunk == shape.chunks - 1 : r == 0 && chunk == 0;
-          EXPECT_TRUE(at_end || there.contains({backward, chunk, slot.microbatch}))
-              << describe(shape);
-          EXPECT_TRUE(!backward || done.contains({false, chunk, slot.microbatch}));
-          EXPECT_TRUE(done.insert({backward, chunk, slot.microbatch}).second);
-        }
-      }
-      EXPECT_EQ(std::ssize(done), 2 * shape.chunks * shape.microbatches) << describe(shape);
-    }
+    EXPECT_THAT(check_schedule(build(shape)), testing::IsEmpty()) << describe(shape);
   }
 }
 
