@@ -279,7 +279,11 @@ Size moe_mlp_kept(const Job& job, const Symbols& s) {
   return kept;
 }
 
+// Nor what is refused beside recomputation.
 Job without_recompute(Job job) {
+  job.options.overlap_moe_expert_parallel_comm = false;
+  job.options.delay_wgrad_compute = false;
+  job.options.ep_overlap_early_attn_memory_release = false;
   job.options.full_recompute.reset();
   job.options.recompute = {};
   job.options.offload = {};
