@@ -23,7 +23,11 @@ using testing::IsEmpty;
 
 constexpr std::uint64_t kTwoChainInstances = 5000;
 constexpr std::uint64_t kSmallInstances = 3000;
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kSlots = 10;  // the exact search takes minutes there
+#else
 constexpr std::uint64_t kSlots = 60;
+#endif
 constexpr WorkLimit kAllOfIt{std::int64_t{1} << 40};
 
 SlotProblem two_chains(std::uint64_t seed, bool memory) {
