@@ -27,7 +27,11 @@
 namespace tidemark {
 namespace {
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kJobs = 75;
+#else
 constexpr std::uint64_t kJobs = 300;
+#endif
 
 // One profile of measured tables, one of peaks and shares.
 const HardwareProfile& profile_of(std::uint64_t seed) {
@@ -373,7 +377,7 @@ TEST(LaneEngine, LanesAreAlikeUnderBalancedRouting) {
       }
     }
   }
-  EXPECT_GT(compared, 100);
+  EXPECT_GT(compared, static_cast<int>(kJobs) / 3);
 }
 
 TEST(Simulate, GivesTheSameResultTwice) {

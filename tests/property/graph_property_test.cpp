@@ -17,7 +17,11 @@
 namespace tidemark {
 namespace {
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kJobs = 100;
+#else
 constexpr std::uint64_t kJobs = 400;
+#endif
 
 TEST(OperatorGraph, OfEveryRandomJobIsConsistent) {
   for (std::uint64_t seed = 1; seed <= kJobs; ++seed) {
@@ -371,7 +375,7 @@ TEST(KeptStorages, OfEachLayerAddUpToTheClosedForm) {
     }
   }
   for (const char* kind : {"latent", "grouped", "experts", "dense"})
-    EXPECT_GT(seen[kind], 50) << kind;
+    EXPECT_GT(seen[kind], static_cast<int>(kJobs) / 8) << kind;
 }
 
 // --- Recomputation: what is no longer kept ------------------------------------------------------
@@ -472,7 +476,7 @@ TEST(SelectiveRecompute, GivesBackWhatItsModuleKeepsButItsInputs) {
       ++seen["shared"];
     }
   }
-  EXPECT_GT(seen["shared"], 10);
+  EXPECT_GT(seen["shared"], static_cast<int>(kJobs) / 40);
 }
 
 // MLA keeps the latent vectors and gives back queries, keys, values, the norms in the projections
@@ -511,7 +515,7 @@ TEST(SelectiveRecompute, OfMlaUpProjectionGivesBackHeads) {
     ASSERT_EQ(before + -1 * after, (Size{job.model.num_layers * layer, 0})) << describe(job, seed);
     ++seen;
   }
-  EXPECT_GT(seen, 20);
+  EXPECT_GT(seen, static_cast<int>(kJobs) / 20);
 }
 
 }  // namespace
