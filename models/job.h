@@ -173,7 +173,8 @@ struct RunSpec {
   // runs out of memory ends the run.
   std::optional<std::int64_t> checkpoint_interval;
   double restart_seconds = 0;
-  // After a restart an iteration sees the routing it died of again; otherwise it is drawn anew.
+  // After a restart an iteration sees the routing it died of again, as it always does in a recorded
+  // trace; otherwise it is drawn anew.
   bool repeats_routing = false;
 };
 

@@ -245,7 +245,9 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
   const InterruptGuard guard;
   std::int64_t done = 0;
-  out.run = run.run(options.spec, [&](const IterationRecord& record) {
+  RunSpec spec = options.spec;
+  spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
+  out.run = run.run(spec, [&](const IterationRecord& record) {
     done += !record.out_of_memory;
     if (shows) {
       std::fprintf(stderr, "\r%s: iteration %lld of %lld", policy.c_str(),
