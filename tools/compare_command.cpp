@@ -103,8 +103,10 @@ Report compare_policies(const Arguments& arguments) {
 
 Report run(const Arguments& arguments) {
   if (!arguments.text("schedules")) return compare_policies(arguments);
-  if (arguments.text("policies")) {
-    throw InputError("", "--schedules", "given with --policies", "one of the two");
+  for (const char* of_runs : {"policies", "iterations", "seed", "risk", "plot"}) {
+    if (arguments.has(of_runs)) {
+      throw InputError("", std::string("--") + of_runs, "given with --schedules", "one of the two");
+    }
   }
   return compare_schedules(arguments);
 }
