@@ -24,10 +24,10 @@ struct Group {
 class Offloader {
  public:
   Offloader(OperatorGraph graph, const Job& job, std::int64_t stage)
-      : graph_(std::move(graph)), job_(job), stage_(stage) {
-    const bool has_experts = job.model.moe && job.model.num_moe_layers() > 0;
-    balanced_rows_ = has_experts ? rows_sent(job) * job.layout.expert_tensor : 0;
-  }
+      : graph_(std::move(graph)),
+        job_(job),
+        stage_(stage),
+        balanced_rows_(balanced_lane_rows(job)) {}
 
   OperatorGraph run(const std::vector<OffloadGroup>& groups) && {
     std::vector<Operator> forward = std::exchange(graph_.forward, {});

@@ -37,6 +37,8 @@ StorageId moe_mlp(GraphBuilder& g, StorageId input);
 // Token-expert rows that one card sends in one MoE layer and microbatch: tokens * top-k, or experts
 // * capacity where every expert's input is padded to its capacity.
 std::int64_t rows_sent(const Job& job);
+// Rows that one card's experts compute on under balanced routing; 0 without experts.
+std::int64_t balanced_lane_rows(const Job& job);
 
 // Final norm, multi-token prediction if the model has it, output layer and vocabulary-parallel
 // cross-entropy of the last stage. Returns: the loss. Source: core/models/gpt/gpt_model.py,

@@ -360,6 +360,11 @@ std::int64_t rows_sent(const Job& job) {
   return moe.num_experts * capacity;
 }
 
+std::int64_t balanced_lane_rows(const Job& job) {
+  const bool has_experts = job.model.moe && job.model.num_moe_layers() > 0;
+  return has_experts ? rows_sent(job) * job.layout.expert_tensor : 0;
+}
+
 StorageId moe_mlp(GraphBuilder& g, StorageId input) {
   const Job& job = g.job();
   RecomputedNorm pre_norm(g, "pre_mlp_layernorm", OffloadModule::kMlpNorm, input);

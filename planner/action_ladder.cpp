@@ -75,8 +75,7 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
     problem.lanes[0].budget[0] = all.most - (all.most - all.least) * r / (options.rungs - 1);
     const SolveResult result = provision(problem, WorkLimit{}, workspace);
     if (!result.has_plan()) continue;
-    rungs.push_back({choice_of(classes, result.counts_of(0, num_actions(problem))),
-                     result.objective_ns, result.bound_ns});
+    rungs.push_back({choice_of(classes, result.counts_of(0, num_actions(problem)))});
   }
   return rungs;
 }

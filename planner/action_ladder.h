@@ -16,8 +16,6 @@ namespace tidemark {
 
 struct LadderRung {
   std::vector<std::int32_t> choice;  // [entry of the catalogue]: an action of the entry
-  std::int64_t exposed_ns = 0;       // of a microbatch
-  std::int64_t bound_ns = 0;         // no plan of this budget exposes less
 };
 
 struct LadderOptions {

@@ -21,11 +21,6 @@
 namespace tidemark {
 namespace {
 
-std::int64_t balanced_rows_of(const Job& job) {
-  if (job.model.num_moe_layers() == 0) return 0;
-  return rows_sent(job) * job.layout.expert_tensor;
-}
-
 // What is decided together: at a slot's beginning or at one of its gates.
 struct DecisionPoint {
   // Bytes that a rung holds beyond the most frugal one: `fixed`, and `per_row` of layers whose
@@ -269,10 +264,9 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
 
 }  // namespace
 
-ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double rows_bound,
-                        bool quantizes) {
+ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double rows_bound) {
   const Job job = on_platform(given, profile);
-  const std::int64_t balanced = balanced_rows_of(job);
+  const std::int64_t balanced = balanced_lane_rows(job);
   const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
   const RoutingCounts counts = balanced_routing(job);
@@ -294,9 +288,7 @@ ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double
     const OperatorGraph& graph = plain.stages[s].graph;
     OperatorCosts costs(job, profile);
     std::vector<ActionType> types = action_types();
-    if (!quantizes) {
-      std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
-    }
+    std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
     const ActionCatalogue catalogue =
         build_action_catalogue(graph, costs, balanced, kLeastActionBytes, types);
     LadderOptions options;
@@ -318,11 +310,6 @@ ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double
     stage.optional_actions = optional.graph.optional_actions;
     stage.in_flight = peak_in_flight(plain.schedule, static_cast<std::int32_t>(s));
     graphs[s] = optional.graph;
-    for (const CatalogueEntry& entry : catalogue.entries) {
-      out.stages[s].kept_bytes += entry.kept.bytes.at(balanced);
-    }
-    for (const ChunkPoints& chunk : stage.chunks) out.stages[s].excess_bytes += chunk.likes;
-    out.stages[s].most_exposed_ns = ladder.back().exposed_ns;
   });
   out.program = build_program(job, profile, std::move(graphs));
 

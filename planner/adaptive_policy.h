@@ -29,17 +29,13 @@ struct ManagedRun {
   std::unique_ptr<Policy> policy;
 
   struct Stage {
-    std::int64_t headroom_bytes = 0;   // under the most frugal plan and the bound; negative: none
-    std::int64_t kept_bytes = 0;       // of one microbatch, balanced, nothing given up
-    std::int64_t excess_bytes = 0;     // of which actions can free
-    std::int64_t most_exposed_ns = 0;  // of a microbatch, under the most frugal plan
+    std::int64_t headroom_bytes = 0;  // under the most frugal plan and the bound; negative: none
   };
   std::vector<Stage> stages;
 };
 
 // `rows_bound`: rows of a card over the balanced load that decisions are safe for, >= 1.
-// `quantizes`: 8-bit activations may be chosen too.
-ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound,
-                        bool quantizes);
+// Activations are saved, recomputed or offloaded; not quantized, which changes the training.
+ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 
 }  // namespace tidemark

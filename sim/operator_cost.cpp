@@ -19,18 +19,12 @@ double card_rate(const SourcedNumber& alone, const std::optional<SourcedNumber>&
 
 }  // namespace
 
-// Of a lane under balanced routing.
-std::int64_t balanced_rows_of(const Job& job) {
-  if (!job.model.moe || job.model.num_moe_layers() == 0) return 0;
-  return rows_sent(job) * job.layout.expert_tensor;
-}
-
 // How far tables of grouped products reach, in balanced loads of an expert.
 constexpr std::int64_t kTabulatedLoads = 16;
 
 OperatorCosts::OperatorCosts(const Job& job, const HardwareProfile& profile)
     : job_(job),
-      balanced_rows_(balanced_rows_of(job)),
+      balanced_rows_(balanced_lane_rows(job)),
       local_experts_(job.model.moe ? job.model.moe->num_experts / job.layout.expert : 0),
       kernels_(profile),
       collectives_(profile),

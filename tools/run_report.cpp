@@ -236,7 +236,7 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   std::optional<ManagedRun> managed;
   if (adapts) {
     const double bound = rows_bound(job, routing, *source, options.risk);
-    managed.emplace(adaptive_run(job, out.input.profile, bound, false));
+    managed.emplace(adaptive_run(job, out.input.profile, bound));
     out.notes = notes_of(*managed, bound, options.risk);
   }
   TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike, managed->program,

@@ -22,11 +22,6 @@
 namespace tidemark {
 namespace {
 
-std::int64_t balanced_rows(const Job& job) {
-  const bool has_experts = job.model.moe && job.model.num_moe_layers() > 0;
-  return has_experts ? rows_sent(job) * job.layout.expert_tensor : 0;
-}
-
 Size kept_bytes(const OperatorGraph& graph) {
   Size sum;
   for (StorageId s : kept_storages(graph)) sum = sum + graph.storages[s.index()].bytes;
@@ -45,7 +40,7 @@ Changed with_random_actions(const Job& job, OperatorCosts& costs, std::int64_t s
   out.before = build_operator_graph(job, stage);
   // The jobs are tiny: nothing is too small.
   const ActionCatalogue catalogue =
-      build_action_catalogue(out.before, costs, balanced_rows(job), 0);
+      build_action_catalogue(out.before, costs, balanced_lane_rows(job), 0);
   std::vector<std::int32_t> choice;
   for (const CatalogueEntry& entry : catalogue.entries) {
     choice.push_back(static_cast<std::int32_t>(rng.below(std::ssize(entry.actions))));
@@ -126,7 +121,7 @@ TEST(OptionalActions, EnginesAndMemoryModelsAgreeOnAnyDecisions) {
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph before = build_operator_graph(job, stage);
       const ActionCatalogue catalogue =
-          build_action_catalogue(before, costs, balanced_rows(job), 0);
+          build_action_catalogue(before, costs, balanced_lane_rows(job), 0);
       stages.push_back(with_optional_actions(before, catalogue,
                                              [](std::int32_t, std::int32_t) { return true; }));
       graphs.push_back(stages.back().graph);
@@ -177,7 +172,7 @@ TEST(OptionalActions, TakenByAllMicrobatchesAreTheAppliedOnes) {
     for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
       const OperatorGraph before = build_operator_graph(job, stage);
       const ActionCatalogue catalogue =
-          build_action_catalogue(before, costs, balanced_rows(job), 0);
+          build_action_catalogue(before, costs, balanced_lane_rows(job), 0);
       const OptionalGraph offered =
           with_optional_actions(before, catalogue, [&](std::int32_t entry, std::int32_t action) {
             return catalogue.entries[static_cast<std::size_t>(entry)]
