@@ -126,4 +126,29 @@ Job two_stage_job() {
   return job;
 }
 
+Job small_moe_job(std::int64_t layers, std::int64_t microbatches) {
+  Job job = qwen3_30b_a3b();
+  job.hardware = "bw1000";
+  job.model.num_layers = layers;
+  job.model.moe_layer.assign(static_cast<std::size_t>(layers), true);
+  job.layout.cards = 16;
+  job.layout.pipeline = 2;
+  job.batch.global_batch_size = 8 * microbatches;
+  validate(job, "");
+  return job;
+}
+
+RoutingCounts spiked_routing(const Job& job, double ratio) {
+  RoutingCounts counts = balanced_routing(job);
+  const std::int64_t per_rank = counts.experts / job.layout.expert;
+  for (std::int64_t mb = 0; mb < counts.microbatches; ++mb) {
+    for (std::int64_t layer = 0; layer < counts.moe_layers; ++layer) {
+      for (std::int64_t& count : counts.row(mb, layer).first(static_cast<std::size_t>(per_rank))) {
+        count = static_cast<std::int64_t>(static_cast<double>(count) * ratio);
+      }
+    }
+  }
+  return counts;
+}
+
 }  // namespace tidemark

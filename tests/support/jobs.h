@@ -2,7 +2,10 @@
 // calculate by hand.
 #pragma once
 
+#include <cstdint>
+
 #include "models/job.h"
+#include "traces/routing.h"
 
 namespace tidemark {
 
@@ -24,5 +27,12 @@ Job llama2_70b();
 
 // Two stages of one dense layer, two microbatches of [16, 64] in bf16: 2,048 bytes an activation.
 Job two_stage_job();
+
+// Two stages on BW1000 of layers of Qwen3-30B-A3B, eight lanes each (EP8), one unit.
+Job small_moe_job(std::int64_t layers, std::int64_t microbatches);
+
+// Balanced, but the experts of the first expert-parallel rank receive `ratio` times as many rows,
+// in every microbatch and layer.
+RoutingCounts spiked_routing(const Job& job, double ratio);
 
 }  // namespace tidemark

@@ -15,17 +15,7 @@
 namespace tidemark {
 namespace {
 
-Job small_job() {
-  Job job = qwen3_30b_a3b();
-  job.hardware = "bw1000";
-  job.model.num_layers = 8;
-  job.model.moe_layer.assign(8, true);
-  job.layout.cards = 16;
-  job.layout.pipeline = 2;
-  job.batch.global_batch_size = 8 * 6;
-  validate(job, "");
-  return job;
-}
+Job small_job() { return small_moe_job(8, 6); }
 
 HardwareProfile card_of(double gib) {
   HardwareProfile profile = load_hardware_profile("bw1000");
@@ -37,34 +27,12 @@ std::int64_t taken(const StageDecisions& decisions) {
   return std::count(decisions.taken.begin(), decisions.taken.end(), 1);
 }
 
-// Rows of the first lane `ratio` times the others'.
-LaneRows skewed(const Job& job, double ratio) {
-  RoutingCounts counts = balanced_routing(job);
-  const std::int64_t per_rank = counts.experts / job.layout.expert;
-  for (std::int64_t mb = 0; mb < counts.microbatches; ++mb) {
-    for (std::int64_t layer = 0; layer < counts.moe_layers; ++layer) {
-      for (std::int64_t e = 0; e < per_rank; ++e) {
-        std::int64_t& count = counts.row(mb, layer)[static_cast<std::size_t>(e)];
-        count = static_cast<std::int64_t>(static_cast<double>(count) * ratio);
-      }
-    }
-  }
-  return LaneRows(job, counts);
-}
+LaneRows skewed(const Job& job, double ratio) { return LaneRows(job, spiked_routing(job, ratio)); }
 
-class Fixed : public RoutingSource {
+// In every iteration.
+class Spiked : public RoutingSource {
  public:
-  explicit Fixed(const Job& job, double ratio) : counts_(balanced_routing(job)) {
-    const std::int64_t per_rank = counts_.experts / job.layout.expert;
-    for (std::int64_t mb = 0; mb < counts_.microbatches; ++mb) {
-      for (std::int64_t layer = 0; layer < counts_.moe_layers; ++layer) {
-        for (std::int64_t e = 0; e < per_rank; ++e) {
-          std::int64_t& count = counts_.row(mb, layer)[static_cast<std::size_t>(e)];
-          count = static_cast<std::int64_t>(static_cast<double>(count) * ratio);
-        }
-      }
-    }
-  }
+  Spiked(const Job& job, double ratio) : counts_(spiked_routing(job, ratio)) {}
   void counts(std::int64_t, std::int64_t, RoutingCounts& out) const override { out = counts_; }
 
  private:
@@ -73,10 +41,10 @@ class Fixed : public RoutingSource {
 
 RunResult run_once(const Job& job, const HardwareProfile& card, const RoutingSource& routing,
                    const ManagedRun* managed) {
-  const auto stop = [](const IterationRecord&) { return true; };
-  if (managed == nullptr) return TrainingRun(job, card, routing, false).run(RunSpec{}, stop);
+  const auto go_on = [](const IterationRecord&) { return true; };
+  if (managed == nullptr) return TrainingRun(job, card, routing, false).run(RunSpec{}, go_on);
   return TrainingRun(job, card, routing, false, managed->program, *managed->policy)
-      .run(RunSpec{}, stop);
+      .run(RunSpec{}, go_on);
 }
 
 TEST(AdaptivePolicy, GivesUpNothingWhereEverythingFits) {
@@ -86,7 +54,7 @@ TEST(AdaptivePolicy, GivesUpNothingWhereEverythingFits) {
   for (std::int32_t stage = 0; stage < 2; ++stage) {
     EXPECT_EQ(taken(managed.policy->decide(stage, skewed(job, 2.5))), 0);
   }
-  const Fixed routing(job, 1.5);
+  const Spiked routing(job, 1.5);
   EXPECT_EQ(run_once(job, card, routing, &managed).total_ns,
             run_once(job, card, routing, nullptr).total_ns)
       << "operators that are not taken cost nothing";
@@ -95,9 +63,9 @@ TEST(AdaptivePolicy, GivesUpNothingWhereEverythingFits) {
 TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {
   const Job job = small_job();
   const HardwareProfile wide = card_of(1000);
-  const Fixed routing(job, 2.5);
+  const Spiked routing(job, 2.5);
   const RunResult all = run_once(job, wide, routing, nullptr);
-  // A card that lacks a quarter of what the most frugal plan leaves beyond it.
+  // A card that lacks a tenth of that.
   const double need =
       static_cast<double>(all.iterations[0].peak_reserved.value) / static_cast<double>(kGiB.value);
   const HardwareProfile card = card_of(need * 0.9);
@@ -112,7 +80,7 @@ TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {
 TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
   const Job job = small_job();
   const HardwareProfile wide = card_of(1000);
-  const RunResult all = run_once(job, wide, Fixed(job, 1), nullptr);
+  const RunResult all = run_once(job, wide, Spiked(job, 1), nullptr);
   const double need =
       static_cast<double>(all.iterations[0].peak_reserved.value) / static_cast<double>(kGiB.value);
   const ManagedRun managed = adaptive_run(job, card_of(need * 1.02), 2.6);

@@ -15,49 +15,29 @@
 namespace tidemark {
 namespace {
 
-// Two stages on BW1000, eight lanes each, one unit; eight experts' layers a stage.
-Job small_job() {
-  Job job = qwen3_30b_a3b();
-  job.hardware = "bw1000";
-  job.model.num_layers = 4;
-  job.model.moe_layer.assign(4, true);
-  job.layout.cards = 16;
-  job.layout.pipeline = 2;
-  job.batch.global_batch_size = 8 * 4;
-  validate(job, "");
-  return job;
-}
+Job small_job() { return small_moe_job(4, 4); }
 
 const HardwareProfile& profile() {
   static const HardwareProfile profile = load_hardware_profile("bw1000");
   return profile;
 }
 
-// Balanced, but in some iterations the first experts of every layer receive `ratio` times as many.
+// Balanced, but for some iterations.
 class Spikes : public RoutingSource {
  public:
   Spikes(const Job& job, std::vector<std::int64_t> iterations, double ratio)
-      : balanced_(balanced_routing(job)), iterations_(std::move(iterations)), ratio_(ratio) {
-    per_rank_ = balanced_.experts / job.layout.expert;
-  }
+      : balanced_(balanced_routing(job)),
+        spiked_(spiked_routing(job, ratio)),
+        iterations_(std::move(iterations)) {}
   void counts(std::int64_t iteration, std::int64_t /*unit*/, RoutingCounts& out) const override {
-    out = balanced_;
-    if (std::ranges::find(iterations_, iteration) == iterations_.end()) return;
-    for (std::int64_t mb = 0; mb < out.microbatches; ++mb) {
-      for (std::int64_t layer = 0; layer < out.moe_layers; ++layer) {
-        for (std::int64_t e = 0; e < per_rank_; ++e) {
-          std::int64_t& count = out.row(mb, layer)[static_cast<std::size_t>(e)];
-          count = static_cast<std::int64_t>(static_cast<double>(count) * ratio_);
-        }
-      }
-    }
+    const bool calm = std::ranges::find(iterations_, iteration) == iterations_.end();
+    out = calm ? balanced_ : spiked_;
   }
 
  private:
   RoutingCounts balanced_;
+  RoutingCounts spiked_;
   std::vector<std::int64_t> iterations_;
-  double ratio_;
-  std::int64_t per_rank_ = 0;
 };
 
 RunResult run(const Job& job, const HardwareProfile& hardware, const RoutingSource& routing,
