@@ -35,11 +35,11 @@ bool cards_are_alike(const Job& job, const RoutingInput& routing) {
 
 struct TrainingRun::Impl {
   Impl(const Job& given, const HardwareProfile& hardware, const RoutingSource& source,
-       std::int64_t evaluated_units, const Program* managed, const Policy* decides)
+       std::int64_t evaluated_units, Program runs, const Policy* decides)
       : job(on_platform(given, hardware)),
         profile(hardware),
         routing(source),
-        program(managed != nullptr ? *managed : build_program(job, profile)),
+        program(std::move(runs)),
         policy(decides),
         units(static_cast<std::size_t>(evaluated_units)),
         lanes(static_cast<std::size_t>(program.lanes)),
@@ -266,13 +266,13 @@ struct TrainingRun::Impl {
 
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const RoutingSource& routing, bool alike)
-    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(), nullptr,
-                                   nullptr)) {}
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
+                                   build_program(on_platform(job, profile), profile), nullptr)) {}
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
-                         const RoutingSource& routing, bool alike, const Program& program,
+                         const RoutingSource& routing, bool alike, Program program,
                          const Policy& policy)
-    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(), &program,
-                                   &policy)) {}
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
+                                   std::move(program), &policy)) {}
 TrainingRun::~TrainingRun() = default;
 
 RunResult TrainingRun::run(const RunSpec& spec,

@@ -91,7 +91,7 @@ class TrainingRun {
  public:
   // Of a program with optional actions; `policy`, which outlives this, decides about them.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
-              bool alike, const Program& program, const Policy& policy);
+              bool alike, Program program, const Policy& policy);
   // `alike`: all cards of a stage do the same work, so one unit stands for all. Requires: a
   // validated job; `routing` of its shape outlives this.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,

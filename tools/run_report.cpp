@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <unistd.h>
 
@@ -239,8 +240,8 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
     managed.emplace(adaptive_run(job, out.input.profile, bound));
     out.notes = notes_of(*managed, bound, options.risk);
   }
-  TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike, managed->program,
-                                          *managed->policy)
+  TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike,
+                                          std::move(managed->program), *managed->policy)
                             : TrainingRun(job, out.input.profile, *source, alike);
   const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
   const InterruptGuard guard;
