@@ -4,8 +4,7 @@
 //   ring           chunk c of stage r is virtual stage c P + r: stages in turn, again and again
 //   V              chunk 0 of stage r is virtual stage r, chunk 1 is 2 P - 1 - r: down and up again
 //   bidirectional  two copies of the model: chunk 0 of stage r is virtual stage r of one copy,
-//   chunk
-//                  1 is virtual stage P - 1 - r of the other (DualPipe)
+//                  chunk 1 is virtual stage P - 1 - r of the other (DualPipe)
 #pragma once
 
 #include <cstdint>

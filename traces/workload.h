@@ -9,13 +9,11 @@
 //   domain_shift  from an iteration on, other loads
 //   periodic      loads swing between two distributions and back
 //   burst         in some iterations one rank of a few layers receives a multiple of the mean; in
-//   all
-//                 others every rank stays below a bound
-//   bagualu2      burst as BaGuaLu-2 reports it: 97.1 % of iterations below 1.2x, outliers up
-//   to 2.6x.
-//                 Published is no more than that. Inferred here: the outliers' sizes (a Pareto
-//                 distribution cut at both ends), their 1 to 3 layers and run of microbatches, and
-//                 calm iterations whose ranks deviate by 3 %, drifting over 200 iterations.
+//                 all others every rank stays below a bound
+//   bagualu2      burst as BaGuaLu-2 reports it: 97.1 % of iterations below 1.2x, outliers up to
+//                 2.6x. Published is no more than that. Inferred here: the outliers' sizes (a
+//                 Pareto distribution cut at both ends), their 1 to 3 layers and run of
+//                 microbatches, and calm iterations whose ranks deviate by 3 %.
 #pragma once
 
 #include <cstdint>
