@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "hw_profiles/csv_table.h"
 #include "models/input_error.h"
 #include "models/json_reader.h"

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/json_fields.h"
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/json_fields.h"
 #include "models/model_file.h"
 #include "models/model_reader.h"

@@ -5,6 +5,8 @@
 #include <sstream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace tidemark {
 namespace {
 

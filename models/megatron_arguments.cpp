@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/json_reader.h"
 #include "models/launch_script.h"

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/json_fields.h"
 #include "models/layer_pattern.h"
 

@@ -3,7 +3,7 @@
 // optional, with the defaults of models/model_spec.h.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "models/json_reader.h"
 #include "models/model_spec.h"

@@ -6,6 +6,7 @@
 
 #include <boost/graph/topological_sort.hpp>
 
+#include "models/data_flow.h"
 #include "models/overloaded.h"
 
 namespace tidemark {
@@ -46,19 +47,6 @@ std::vector<StorageId> kept_storages(const OperatorGraph& graph) {
     }
   }
   return kept;
-}
-
-DataFlow data_flow(const OperatorGraph& graph) {
-  DataFlow flow(graph.size());
-  std::vector<std::int32_t> writer(graph.storages.size(), -1);
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    for (StorageId s : graph.at(i).reads) {
-      const std::int32_t from = writer[s.index()];
-      if (from >= 0) boost::add_edge(static_cast<std::size_t>(from), i, flow);
-    }
-    for (StorageId s : graph.at(i).writes) writer[s.index()] = static_cast<std::int32_t>(i);
-  }
-  return flow;
 }
 
 double flops(const Operator& op, std::int64_t rows) {

@@ -22,8 +22,6 @@
 #include <variant>
 #include <vector>
 
-#include <boost/graph/adjacency_list.hpp>
-
 #include "models/job.h"
 #include "models/kernel_shapes.h"
 #include "models/units.h"
@@ -234,11 +232,6 @@ std::vector<Lifetime> lifetimes(const OperatorGraph& graph);
 
 // Storages that live from the forward into the backward pass, without the input.
 std::vector<StorageId> kept_storages(const OperatorGraph& graph);
-
-// The data flow: one vertex an operator (forward ++ backward), an edge from the last writer of each
-// storage an operator reads.
-using DataFlow = boost::adjacency_list<boost::vecS, boost::vecS, boost::bidirectionalS>;
-DataFlow data_flow(const OperatorGraph& graph);
 
 // Bytes and FLOPs of one operator on a lane with `rows` routed rows.
 double flops(const Operator& op, std::int64_t rows);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include <boost/program_options.hpp>
+#include <nlohmann/json.hpp>
 
 #include "models/input_error.h"
 #include "models/job_reader.h"

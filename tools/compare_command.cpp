@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "tools/command.h"
 #include "tools/gnuplot.h"

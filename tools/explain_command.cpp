@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "planner/remedies.h"
 #include "sim/peak_snapshot.h"

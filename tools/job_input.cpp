@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/job_reader.h"
 #include "models/json_reader.h"

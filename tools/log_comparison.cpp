@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"

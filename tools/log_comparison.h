@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "models/training_log.h"
 #include "sim/simulation.h"

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/json_reader.h"
 #include "tidemark_version.h"

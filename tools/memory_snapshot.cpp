@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/pickle.h"
 
 namespace tidemark {

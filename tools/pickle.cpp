@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 namespace tidemark {
 namespace {
 

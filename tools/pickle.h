@@ -5,7 +5,7 @@
 
 #include <ostream>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 namespace tidemark {
 

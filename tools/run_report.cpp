@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "models/flops.h"

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/job_reader.h"
 #include "tools/job_input.h"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tools/chrome_trace.h"
 #include "tools/command.h"
 #include "tools/job_input.h"

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "planner/remedies.h"
 #include "tools/memory_breakdown.h"
 #include "tools/quantity_text.h"

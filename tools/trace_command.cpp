@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/job_reader.h"
 #include "models/parse_number.h"

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "tools/claim.h"
 #include "tools/command.h"

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/json_fields.h"
 #include "traces/iteration_assembler.h"

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "traces/capacity.h"
 #include "traces/synthetic_routing.h"

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/parse_number.h"
 #include "traces/iteration_assembler.h"

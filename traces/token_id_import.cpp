@@ -3,6 +3,8 @@
 #include <cstring>
 #include <fstream>
 
+#include <nlohmann/json.hpp>
+
 #include "models/input_error.h"
 #include "models/json_fields.h"
 #include "traces/trace_import.h"

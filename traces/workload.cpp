@@ -4,6 +4,8 @@
 #include <limits>
 #include <variant>
 
+#include <nlohmann/json.hpp>
+
 #include "models/json_fields.h"
 #include "models/overloaded.h"
 

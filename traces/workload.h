@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "models/input_error.h"
 #include "models/json_reader.h"

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "models/job_reader.h"
 #include "tests/support/random_jobs.h"

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/data_flow.h"
 #include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "tools/quantity_text.h"
 
 namespace tidemark::claims {

@@ -1,6 +1,8 @@
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/bagualu2_activations.h"
 #include "models/flops.h"
 #include "models/job_reader.h"

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <map>
 
+#include <nlohmann/json.hpp>
+
 #include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"

@@ -1,5 +1,7 @@
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"

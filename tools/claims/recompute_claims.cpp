@@ -1,6 +1,8 @@
 #include <cmath>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"

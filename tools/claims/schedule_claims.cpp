@@ -1,5 +1,7 @@
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "sim/lane_engine.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "planner/check_order.h"
 #include "planner/interleaver.h"
 #include "tools/claims/claim_cases.h"
