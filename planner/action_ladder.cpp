@@ -53,6 +53,14 @@ Size held(const CatalogueEntry& entry, std::int32_t action) {
   return entry.kept.bytes + -1 * entry.actions[static_cast<std::size_t>(action)].freed;
 }
 
+std::int64_t held_by(const LadderRung& rung, const ActionCatalogue& catalogue, std::int64_t rows) {
+  std::int64_t bytes = 0;
+  for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {
+    bytes += held(catalogue.entries[e], rung.choice[e]).at(rows);
+  }
+  return bytes;
+}
+
 std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
                                      const LadderOptions& options) {
   const CatalogueClasses classes = storage_classes(catalogue, 1);
@@ -73,9 +81,14 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
   rungs.push_back(std::move(everything));
   for (std::int64_t r = 1; r < options.rungs; ++r) {
     problem.lanes[0].budget[0] = all.most - (all.most - all.least) * r / (options.rungs - 1);
+    // The cheapest plan of a larger budget, where it fits.
+    if (held_by(rungs.back(), catalogue, options.balanced_rows) <= problem.lanes[0].budget[0]) {
+      continue;
+    }
     const SolveResult result = provision(problem, WorkLimit{}, workspace);
     if (!result.has_plan()) continue;
-    rungs.push_back({choice_of(classes, result.counts_of(0, num_actions(problem)))});
+    rungs.push_back(
+        {choice_of(classes, result.counts_of(0, num_actions(problem))), result.objective_ns});
   }
   return rungs;
 }

@@ -1,10 +1,11 @@
 // Plans of a stage from keeping everything to giving up all that can be: what a policy chooses from
 // while a job runs.
 //
-// Rung r holds at most its share of what one microbatch keeps under balanced routing, evenly spaced
-// from everything to the least, at the least exposed time (planner/provision.h). Slack of a stage
-// is the time by which the slowest stage's forward and backward are longer than its own; copies of
-// a microbatch have one such period in each direction.
+// Each holds less than the one before; rung r at most its share of what one microbatch keeps under
+// balanced routing, evenly spaced from everything to the least, at the least exposed time
+// (planner/provision.h). One that holds little enough for the next share too stands for both. Slack
+// of a stage is the time by which the slowest stage's forward and backward are longer than its own;
+// copies of a microbatch have one such period in each direction.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@ namespace tidemark {
 
 struct LadderRung {
   std::vector<std::int32_t> choice;  // [entry of the catalogue]: an action of the entry
+  std::int64_t exposed_ns = 0;       // of a forward and its backward under balanced routing
 };
 
 struct LadderOptions {
@@ -27,6 +29,9 @@ struct LadderOptions {
 
 std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
                                      const LadderOptions& options);
+
+// Of one microbatch, on a lane with so many rows.
+std::int64_t held_by(const LadderRung& rung, const ActionCatalogue& catalogue, std::int64_t rows);
 
 // What an entry holds between its last forward and first backward user under an action.
 Size held(const CatalogueEntry& entry, std::int32_t action);

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "models/input_error.h"
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/action_ladder.h"
@@ -40,7 +41,7 @@ struct ChunkPoints {
   std::int64_t likes = 0;
 };
 
-struct ManagedStage {
+struct PreparedStage {
   std::vector<ChunkPoints> chunks;
   std::int32_t optional_actions = 0;
   std::int32_t in_flight = 0;  // at most
@@ -49,12 +50,12 @@ struct ManagedStage {
 
 class AdaptivePolicy : public Policy {
  public:
-  AdaptivePolicy(const Schedule& schedule, std::vector<ManagedStage> stages)
+  AdaptivePolicy(const Schedule& schedule, std::vector<PreparedStage> stages)
       : schedule_(schedule), stages_(std::move(stages)) {}
 
   StageDecisions decide(std::int32_t index, const LaneRows& rows) const override {
     const auto s = static_cast<std::size_t>(index);
-    const ManagedStage& stage = stages_[s];
+    const PreparedStage& stage = stages_[s];
     StageDecisions out(schedule_.microbatches, stage.optional_actions);
     const auto lanes = static_cast<std::size_t>(rows.lanes());
     std::vector<std::int64_t> used(lanes, 0);
@@ -108,7 +109,7 @@ class AdaptivePolicy : public Policy {
   }
 
   // Leaves what the chosen rung holds in `excess`.
-  static std::size_t choose(const ManagedStage& stage, const DecisionPoint& point,
+  static std::size_t choose(const PreparedStage& stage, const DecisionPoint& point,
                             std::int32_t microbatch, const LaneRows& rows,
                             std::span<const std::int64_t> used, std::int64_t to_come,
                             std::span<std::int64_t> excess) {
@@ -133,7 +134,7 @@ class AdaptivePolicy : public Policy {
   }
 
   const Schedule schedule_;
-  std::vector<ManagedStage> stages_;
+  std::vector<PreparedStage> stages_;
 };
 
 // Positions in a chunk's forward from which on the rows of its MoE layers are known.
@@ -210,7 +211,7 @@ ChunkPoints points_of(const OperatorGraph& graph, const Chunk& chunk,
 }
 
 // Every microbatch takes rung `r`.
-StageDecisions all_take(const ManagedStage& stage, std::int32_t microbatches, bool frugal) {
+StageDecisions all_take(const PreparedStage& stage, std::int32_t microbatches, bool frugal) {
   StageDecisions out(microbatches, stage.optional_actions);
   for (const ChunkPoints& chunk : stage.chunks) {
     for (const DecisionPoint& point : chunk.points) {
@@ -231,10 +232,10 @@ RoutingCounts scaled(RoutingCounts counts, double factor) {
 
 // Of lane 0 of every stage, all microbatches deciding alike.
 std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
-                                const Program& program, const std::vector<ManagedStage>& stages,
+                                const Program& program, const std::vector<PreparedStage>& stages,
                                 const LaneRows& rows, bool frugal) {
   UnitDecisions decisions;
-  for (const ManagedStage& stage : stages) {
+  for (const PreparedStage& stage : stages) {
     decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
   }
   ClockRecorder clocks(program, std::vector<std::int64_t>(stages.size(), 0), nullptr);
@@ -262,69 +263,120 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
   return out;
 }
 
-}  // namespace
+// What one copy of the plain job says about its stages.
+struct CalmRun {
+  Program program;
+  std::vector<std::int64_t> period_ns;  // [stage]: of a forward and its backward
+};
 
-ManagedRun adaptive_run(const Job& given, const HardwareProfile& profile, double rows_bound) {
-  const Job job = on_platform(given, profile);
+CalmRun run_calm(const Job& job, const HardwareProfile& profile, const LaneRows& rows) {
+  CalmRun out{build_program(job, profile), {}};
+  const IterationTimes times = run_units(out.program, {&rows, 1});
+  for (const StageTimes& stage : times.units[0].stages) {
+    out.period_ns.push_back(stage.slots_ns / out.program.schedule.microbatches);
+  }
+  return out;
+}
+
+// What is left of a card under the most frugal plan and the bound; what the allocator holds beyond
+// what is allocated counts as it is then, or under the lightest plan in calm.
+std::vector<std::int64_t> headrooms(const Job& job, const HardwareProfile& profile,
+                                    const Program& program,
+                                    const std::vector<PreparedStage>& stages, double rows_bound) {
+  const RoutingCounts counts = balanced_routing(job);
+  const std::vector<CardMemory> frugal =
+      emulate(job, profile, program, stages, LaneRows(job, scaled(counts, rows_bound)), true);
+  const std::vector<CardMemory> light =
+      emulate(job, profile, program, stages, LaneRows(job, counts), false);
+  std::vector<std::int64_t> out;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const Bytes unused =
+        std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
+    out.push_back((segment_limit(profile) - frugal[s].peak - unused).value);
+  }
+  return out;
+}
+
+std::vector<std::int64_t> headrooms(const AdaptivePlan& plan) {
+  std::vector<std::int64_t> out;
+  for (const AdaptivePlan::Stage& stage : plan.stages) out.push_back(stage.headroom_bytes);
+  return out;
+}
+
+// `given`: null, or the plan; then its bound is `rows_bound`.
+ManagedRun prepare(const Job& job, const HardwareProfile& profile, double rows_bound,
+                   const AdaptivePlan* given) {
   const std::int64_t balanced = balanced_lane_rows(job);
   const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
-  const RoutingCounts counts = balanced_routing(job);
-  const LaneRows rows(job, counts);
-
-  const Program plain = build_program(job, profile);
-  std::vector<std::int64_t> period;  // [stage]
-  const IterationTimes calm = run_units(plain, {&rows, 1});
-  for (const StageTimes& stage : calm.units[0].stages) {
-    period.push_back(stage.slots_ns / plain.schedule.microbatches);
-  }
-  const std::int64_t slowest = *std::ranges::max_element(period);
+  const LaneRows rows(job, balanced_routing(job));
+  const CalmRun calm = run_calm(job, profile, rows);
+  const std::int64_t slowest = *std::ranges::max_element(calm.period_ns);
 
   ManagedRun out;
-  std::vector<ManagedStage> stages(plain.stages.size());
-  std::vector<OperatorGraph> graphs(stages.size());
-  out.stages.resize(stages.size());
-  parallel_for(stages.size(), [&](std::size_t s) {
-    const OperatorGraph& graph = plain.stages[s].graph;
+  const std::size_t num_stages = calm.program.stages.size();
+  std::vector<PreparedStage> stages(num_stages);
+  std::vector<OperatorGraph> graphs(num_stages);
+  out.stages.resize(num_stages);
+  out.plan.rows_bound = rows_bound;
+  out.plan.stages.resize(num_stages);
+  parallel_for(num_stages, [&](std::size_t s) {
+    const OperatorGraph& graph = calm.program.stages[s].graph;
     OperatorCosts costs(job, profile);
     std::vector<ActionType> types = action_types();
     std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
-    const ActionCatalogue catalogue =
+    ActionCatalogue catalogue =
         build_action_catalogue(graph, costs, balanced, kLeastActionBytes, types);
     LadderOptions options;
     options.balanced_rows = balanced;
     options.period_ns = slowest;
-    options.slack_ns = slowest - period[s];
-    const std::vector<LadderRung> ladder = build_ladder(catalogue, options);
-    const OptionalGraph optional =
+    options.slack_ns = slowest - calm.period_ns[s];
+    const std::vector<LadderRung> ladder =
+        given != nullptr ? ladder_of(*given, s, catalogue) : build_ladder(catalogue, options);
+    for (const LadderRung& rung : ladder) {
+      out.plan.stages[s].rungs.push_back(named_rung(catalogue, rung, balanced));
+    }
+    OptionalGraph optional =
         with_optional_actions(graph, catalogue, [&](std::int32_t entry, std::int32_t action) {
           return std::ranges::any_of(ladder, [&](const LadderRung& rung) {
             return rung.choice[static_cast<std::size_t>(entry)] == action;
           });
         });
-    ManagedStage& stage = stages[s];
+    PreparedStage& stage = stages[s];
     for (const Chunk& chunk : graph.chunks) {
       stage.chunks.push_back(
           points_of(graph, chunk, catalogue, ladder, optional, moe_index, balanced, bound));
     }
     stage.optional_actions = optional.graph.optional_actions;
-    stage.in_flight = peak_in_flight(plain.schedule, static_cast<std::int32_t>(s));
-    graphs[s] = optional.graph;
+    stage.in_flight = peak_in_flight(calm.program.schedule, static_cast<std::int32_t>(s));
+    graphs[s] = std::move(optional.graph);
+    out.stages[s] = {std::move(catalogue), std::move(optional.actions)};
   });
   out.program = build_program(job, profile, std::move(graphs));
 
-  // What the allocator holds beyond what is allocated: frugal under the bound, or light in calm.
-  const std::vector<CardMemory> frugal =
-      emulate(job, profile, out.program, stages, LaneRows(job, scaled(counts, rows_bound)), true);
-  const std::vector<CardMemory> light = emulate(job, profile, out.program, stages, rows, false);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const Bytes unused =
-        std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    stages[s].headroom = (segment_limit(profile) - frugal[s].peak - unused).value;
-    out.stages[s].headroom_bytes = stages[s].headroom;
+  const std::vector<std::int64_t> headroom =
+      given != nullptr ? headrooms(*given)
+                       : headrooms(job, profile, out.program, stages, rows_bound);
+  for (std::size_t s = 0; s < num_stages; ++s) {
+    out.plan.stages[s].headroom_bytes = headroom[s];
+    stages[s].headroom = headroom[s];
   }
   out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, std::move(stages));
   return out;
+}
+
+}  // namespace
+
+ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
+  return prepare(on_platform(job, profile), profile, rows_bound, nullptr);
+}
+
+ManagedRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan) {
+  if (std::ssize(plan.stages) != job.layout.pipeline) {
+    throw InputError(plan.file, "/policy/stages", std::to_string(plan.stages.size()) + " stages",
+                     "a plan for the job's " + std::to_string(job.layout.pipeline));
+  }
+  return prepare(on_platform(job, profile), profile, plan.rows_bound, &plan);
 }
 
 }  // namespace tidemark

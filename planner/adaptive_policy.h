@@ -18,6 +18,8 @@
 
 #include "hw_profiles/hardware_profile.h"
 #include "models/job.h"
+#include "planner/adaptive_plan.h"
+#include "planner/optional_actions.h"
 #include "sim/policy.h"
 #include "sim/program.h"
 
@@ -25,17 +27,21 @@ namespace tidemark {
 
 // A program with optional actions and who decides about them.
 struct ManagedRun {
+  struct Stage {
+    ActionCatalogue catalogue;
+    std::vector<OptionalAction> actions;  // [action of the program]
+  };
+
   Program program;
   std::unique_ptr<Policy> policy;
-
-  struct Stage {
-    std::int64_t headroom_bytes = 0;  // under the most frugal plan and the bound; negative: none
-  };
+  AdaptivePlan plan;
   std::vector<Stage> stages;
 };
 
-// `rows_bound`: rows of a card over the balanced load that decisions are safe for, >= 1.
-// Activations are saved, recomputed or offloaded; not quantized, which changes the training.
+// Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
+// saved, recomputed or offloaded; not quantized, which changes the training.
 ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
+// With a plan that was prepared before. Throws: InputError where it does not suit the job.
+ManagedRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
 
 }  // namespace tidemark

@@ -7,8 +7,9 @@
 //
 //   P(x > bound) = p * (1 - F(bound)) = risk,   F(x) = (1 - (low / x)^k) / (1 - (low / high)^k)
 //
-// and no more than `low` is needed where p <= risk. Otherwise it is the largest ratio of sampled
-// iterations of one unit, enough of them for three to exceed it.
+// and no more than `low` is needed where p <= risk. Of other workloads it is the largest ratio of
+// sampled iterations of one unit, enough of them for three to exceed it, at most 200. Of a recorded
+// trace it is the largest of the iterations in its first half; the others are there to check it.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,9 @@
 namespace tidemark {
 
 constexpr double kDefaultRisk = 1e-3;  // of an iteration
+
+// Iterations of a trace that a bound is taken from.
+std::int64_t fitted_iterations(std::int64_t iterations);
 
 // Requires: 0 < risk < 1.
 double rows_bound(const Job& job, const RoutingInput& input, const RoutingSource& source,

@@ -27,6 +27,7 @@ struct Command {
 };
 
 Command simulate_command();
+Command plan_command();
 Command compare_command();
 Command explain_command();
 Command validate_command();

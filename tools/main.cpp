@@ -19,9 +19,9 @@ namespace tidemark {
 namespace {
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> kCommands = {simulate_command(), compare_command(),
-                                                 explain_command(), validate_command(),
-                                                 trace_command()};
+  static const std::vector<Command> kCommands = {simulate_command(), plan_command(),
+                                                 compare_command(),  explain_command(),
+                                                 validate_command(), trace_command()};
   return kCommands;
 }
 

@@ -60,15 +60,15 @@ const IterationRecord& tightest(const RunResult& run) {
 }
 
 constexpr const char* kAdaptive = "adaptive";
+constexpr const char* kPlan = "plan:";
 
-std::string notes_of(const ManagedRun& managed, double bound, double risk) {
-  std::string out = "adaptive: safe for " + fixed_text(bound, 2) +
-                    " times the balanced load (risk " + fixed_text(100 * risk, 2) +
-                    " % an iteration)";
-  for (std::size_t s = 0; s < managed.stages.size(); ++s) {
-    const ManagedRun::Stage& stage = managed.stages[s];
-    if (stage.headroom_bytes >= 0) continue;
-    out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-stage.headroom_bytes)) +
+std::string notes_of(const std::string& policy, const AdaptivePlan& plan) {
+  std::string out =
+      policy + ": safe for " + fixed_text(plan.rows_bound, 2) + " times the balanced load";
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int64_t headroom = plan.stages[s].headroom_bytes;
+    if (headroom >= 0) continue;
+    out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-headroom)) +
            " even if it gives up all it can";
   }
   return out + "\n";
@@ -224,40 +224,49 @@ RunOptions run_options(const Job& job, const Arguments& arguments) {
 std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
-  return out + kAdaptive;
+  return out + kAdaptive + ", " + kPlan + "FILE (of tidemark plan)";
+}
+
+RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label) {
+  const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
+  const InterruptGuard guard;
+  std::int64_t done = 0;
+  RunResult out = run.run(spec, [&](const IterationRecord& record) {
+    done += !record.out_of_memory;
+    if (shows) {
+      std::fprintf(stderr, "\r%s: iteration %lld of %lld", label.c_str(),
+                   static_cast<long long>(done), static_cast<long long>(spec.iterations));
+    }
+    return interrupted == 0;
+  });
+  if (shows) std::fprintf(stderr, "\r%79s\r", "");
+  return out;
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
   PolicyRun out{policy, given, {}, ""};
-  const bool adapts = policy == kAdaptive;
-  out.input.job = static_policy(given.job, adapts ? "keep-everything" : policy).job;
+  const bool planned = policy.starts_with(kPlan);
+  const bool decides = planned || policy == kAdaptive;
+  out.input.job = static_policy(given.job, decides ? "keep-everything" : policy).job;
   const Job& job = out.input.job;
   const RoutingInput routing = routing_input(job);
   const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
   const bool alike = cards_are_alike(job, routing);
   std::optional<ManagedRun> managed;
-  if (adapts) {
-    const double bound = rows_bound(job, routing, *source, options.risk);
-    managed.emplace(adaptive_run(job, out.input.profile, bound));
-    out.notes = notes_of(*managed, bound, options.risk);
+  if (decides) {
+    managed.emplace(planned
+                        ? planned_run(job, out.input.profile,
+                                      read_adaptive_plan(policy.substr(std::string(kPlan).size())))
+                        : adaptive_run(job, out.input.profile,
+                                       rows_bound(job, routing, *source, options.risk)));
+    out.notes = notes_of(policy, managed->plan);
   }
   TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike,
                                           std::move(managed->program), *managed->policy)
                             : TrainingRun(job, out.input.profile, *source, alike);
-  const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
-  const InterruptGuard guard;
-  std::int64_t done = 0;
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
-  out.run = run.run(spec, [&](const IterationRecord& record) {
-    done += !record.out_of_memory;
-    if (shows) {
-      std::fprintf(stderr, "\r%s: iteration %lld of %lld", policy.c_str(),
-                   static_cast<long long>(done), static_cast<long long>(options.spec.iterations));
-    }
-    return interrupted == 0;
-  });
-  if (shows) std::fprintf(stderr, "\r%79s\r", "");
+  out.run = run_with_progress(run, spec, policy);
   return out;
 }
 

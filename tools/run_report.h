@@ -35,7 +35,8 @@ struct RunOptions {
 };
 RunOptions run_options(const Job& job, const Arguments& arguments);
 
-// A job under a policy: one of planner/static_policies.h, or "adaptive" (adaptive_policy.h).
+// A job under a policy: one of planner/static_policies.h, "adaptive", or
+// "plan:FILE" (adaptive_policy.h).
 struct PolicyRun {
   std::string policy;
   JobInput input;
@@ -44,8 +45,10 @@ struct PolicyRun {
 };
 std::string policies_help();
 
-// Runs the job under the routing it names, with progress on stderr where that is a terminal. An
-// interrupt (SIGINT) ends it after the iteration at hand.
+// With progress on stderr where that is a terminal. An interrupt (SIGINT) ends the run after the
+// iteration at hand.
+RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label);
+// Runs the job under the routing it names.
 PolicyRun run_policy(const JobInput& input, const std::string& policy, const RunOptions& options);
 
 }  // namespace tidemark

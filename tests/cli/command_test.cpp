@@ -326,9 +326,48 @@ TEST_F(Runs, ComparePoliciesOnTheSameRouting) {
   EXPECT_EQ(time(2), time(0)) << "where everything fits, nothing is given up";
 }
 
+TEST_F(Runs, OfAPlanAreThoseOfThePolicyThatItWasMadeFrom) {
+  const std::string path = job().string();
+  const std::string plan = (folder_ / "plan.json").string();
+  const CommandRun made = run_tidemark("plan " + path + " --iterations 2 -o " + plan);
+  ASSERT_EQ(made.exit, 0) << made.err;
+  EXPECT_THAT(made.out, StartsWith("Safe up to "));
+  const json trials = json::parse(read_text(plan)).at("trials");
+  EXPECT_EQ(trials.at("iterations"), 2);
+  EXPECT_EQ(trials.at("seed"), 2) << "another than the bound was taken from";
+
+  const auto iterations = [&](const std::string& policy) {
+    const CommandRun run =
+        run_tidemark("simulate " + path + " --iterations 2 --json --policy " + policy);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    return json::parse(run.out).at("iterations");
+  };
+  EXPECT_EQ(iterations("plan:" + plan), iterations("adaptive"));
+}
+
+TEST_F(Runs, PlansSayWhatTheyLackAndTheSmallestBudgetIsEnough) {
+  const std::string path = job().string();
+  const auto plan = [&](const std::string& more, int exit) {
+    const CommandRun run = run_tidemark("plan " + path + " --iterations 1 --json " + more);
+    EXPECT_EQ(run.exit, exit) << run.err;
+    return json::parse(run.out);
+  };
+  const json whole = plan("", 0);
+  const auto bytes = whole.at("smallest_safe_budget_bytes").get<double>();
+  const double gib = bytes / (1 << 30);
+  EXPECT_EQ(plan("--budget " + std::to_string(gib + 1e-5), 0).at("verdict").at("feasible"), true);
+  const json less = plan("--budget " + std::to_string(gib - 0.01), 3);
+  EXPECT_EQ(less.at("verdict").at("feasible"), false);
+  EXPECT_FALSE(less.contains("policy"));
+}
+
 TEST_F(Runs, RefuseWhatMakesNoSense) {
   const std::string good = job().string();
   EXPECT_THAT(refused("compare " + good + " --policies magic"), HasSubstr("full-recompute"));
+  EXPECT_THAT(refused("simulate " + good + " --policy plan:missing.json"),
+              HasSubstr("missing.json"));
+  EXPECT_THAT(refused("plan " + good + " --budget 0"), HasSubstr("--budget"));
+  EXPECT_THAT(refused("plan " + good + " --risk 0"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));

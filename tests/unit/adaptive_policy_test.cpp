@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +12,7 @@
 #include "sim/lane_engine.h"
 #include "sim/training_run.h"
 #include "tests/support/jobs.h"
+#include "traces/trace_file.h"
 
 namespace tidemark {
 namespace {
@@ -71,7 +73,7 @@ TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {
   const HardwareProfile card = card_of(need * 0.9);
   EXPECT_EQ(run_once(job, card, routing, nullptr).finished, 0);
   const ManagedRun managed = adaptive_run(job, card, 2.6);
-  ASSERT_GE(managed.stages[0].headroom_bytes, 0);
+  ASSERT_GE(managed.plan.stages[0].headroom_bytes, 0);
   const RunResult adapted = run_once(job, card, routing, &managed);
   EXPECT_EQ(adapted.finished, 1);
   EXPECT_LE(adapted.iterations[0].peak_reserved, adapted.limit);
@@ -106,6 +108,32 @@ TEST(RowsBound, OfBurstsIsTheirQuantile) {
     EXPECT_NEAR(w.burst_probability * (1 - within), risk, 1e-12);
   }
   EXPECT_EQ(rows_bound(job, input, *source, 0.5), w.burst_low) << "bursts are rarer than the risk";
+}
+
+TEST(RowsBound, OfATraceIsTheLargestOfItsFirstHalf) {
+  const Job job = small_job();
+  Workload skewed;
+  skewed.kind = WorkloadKind::kDirichlet;
+  const auto drawn = make_routing(job, skewed, 1);
+  RoutingInput input;
+  input.file = testing::TempDir() + "rows_bound.trace";
+  std::ofstream file(input.file, std::ios::binary);
+  TraceInfo info;
+  info.shape = routing_shape(job);
+  TraceWriter writer(file, info);
+  double highest = 0;
+  for (std::int64_t i = 0; i < 4; ++i) {
+    for (std::int64_t u = 0; u < info.shape.units; ++u) {
+      RoutingCounts counts;
+      drawn->counts(i, u, counts);
+      writer.write(counts);
+      if (i < 2) highest = std::max(highest, LaneRows(job, counts).max_over_mean());
+    }
+  }
+  writer.finish();
+  file.close();
+  const auto source = make_routing(job, input, 1);
+  EXPECT_DOUBLE_EQ(rows_bound(job, input, *source, 0.01), highest);
 }
 
 TEST(RowsBound, OfBalancedRoutingIsOne) {
