@@ -36,7 +36,7 @@ class ZeroBubbleV {
  private:
   struct Stage {
     Time free = 0;
-    std::int32_t half_chunks = 0;  // held
+    std::int32_t held = 0;  // chunks
     std::int32_t forwards[2] = {0, 0};
     std::int32_t backwards[2] = {0, 0};
     std::deque<ChunkTensor> owed;  // weight gradients
@@ -66,8 +66,8 @@ class ZeroBubbleV {
     const Stage& s = stages_[static_cast<std::size_t>(stage)];
     const std::int32_t m = s.forwards[chunk];
     // First chunks leave room for a second one: without it, stages could wait for each other.
-    const std::int32_t room = 4 * count_ - s.half_chunks - (chunk == 0 ? 2 : 0);
-    if (m == microbatches_ || room < 2) return std::nullopt;
+    const std::int32_t room = 2 * count_ - s.held - (chunk == 0 ? 1 : 0);
+    if (m == microbatches_ || room < 1) return std::nullopt;
     const std::int32_t at = virtual_stage(stage, chunk);
     const Time input = at == 0 ? 0 : done(forward_done_, at - 1, m);
     if (input == kNotDone) return std::nullopt;
@@ -121,21 +121,20 @@ class ZeroBubbleV {
       case Preference::kWeight:
         s.order.push_back({SlotKind::kBackwardWeight, s.owed.front().microbatch, c.chunk});
         s.owed.pop_front();
-        s.half_chunks -= 1;
+        --s.held;
         break;
       case Preference::kBackward: {
         const std::int32_t m = s.backwards[c.chunk]++;
         done(backward_done_, at, m) = s.free;
         s.order.push_back({SlotKind::kBackwardInput, m, c.chunk});
         s.owed.push_back({c.chunk, m});
-        s.half_chunks -= 1;
         break;
       }
       default: {
         const std::int32_t m = s.forwards[c.chunk]++;
         done(forward_done_, at, m) = s.free;
         s.order.push_back({SlotKind::kForward, m, c.chunk});
-        s.half_chunks += 2;
+        ++s.held;
       }
     }
   }
