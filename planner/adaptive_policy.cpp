@@ -10,11 +10,9 @@
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/action_ladder.h"
+#include "planner/decided_memory.h"
 #include "planner/optional_actions.h"
-#include "sim/caching_allocator.h"
-#include "sim/issue_clock.h"
 #include "sim/lane_engine.h"
-#include "sim/lane_peaks.h"
 #include "sim/parallel.h"
 #include "sim/simulation.h"
 
@@ -222,14 +220,7 @@ StageDecisions all_take(const ManagedStage& stage, std::int32_t microbatches, bo
   return out;
 }
 
-RoutingCounts scaled(RoutingCounts counts, double factor) {
-  for (std::int64_t& count : counts.counts) {
-    count = static_cast<std::int64_t>(static_cast<double>(count) * factor);
-  }
-  return counts;
-}
-
-// Of lane 0 of every stage, all microbatches deciding alike.
+// All microbatches deciding alike.
 std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
                                 const Program& program, const std::vector<ManagedStage>& stages,
                                 const LaneRows& rows, bool frugal) {
@@ -237,29 +228,7 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
   for (const ManagedStage& stage : stages) {
     decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
   }
-  ClockRecorder clocks(program, std::vector<std::int64_t>(stages.size(), 0), nullptr);
-  Recorder* const recorders[] = {&clocks};
-  run_units(program, {&rows, 1}, recorders, {&decisions, 1});
-  std::vector<CardMemory> out(stages.size());
-  parallel_for(stages.size(), [&](std::size_t s) {
-    const StageProgram& p = program.stages[s];
-    const auto stage = static_cast<std::int32_t>(s);
-    const MemorySequence sequence =
-        decided(build_memory_sequence(p.graph, program.schedule, stage, p.offload), decisions[s]);
-    const std::vector<ResidentItem> resident = resident_items(job, profile, p, stage);
-    const Card card{job,
-                    stage,
-                    p.graph,
-                    program.schedule.stages[s],
-                    sequence,
-                    resident,
-                    rows,
-                    0,
-                    profile.allocator_for(job.versions.dtk).collectives_record_streams,
-                    records_streams(job, profile) ? &clocks.clock(s) : nullptr};
-    out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
-  });
-  return out;
+  return decided_memory(job, profile, program, rows, decisions);
 }
 
 }  // namespace
