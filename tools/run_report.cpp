@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -15,7 +16,10 @@
 #include "models/input_error.h"
 #include "models/parse_number.h"
 #include "planner/adaptive_policy.h"
+#include "planner/bagualu2_policy.h"
+#include "planner/recompute_baselines.h"
 #include "planner/static_policies.h"
+#include "planner/static_search.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"
 
@@ -60,11 +64,44 @@ const IterationRecord& tightest(const RunResult& run) {
 }
 
 constexpr const char* kAdaptive = "adaptive";
+constexpr const char* kMegatronBest = "megatron-best";
+constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
+constexpr const char* kAdaPipe = "adapipe";
+constexpr const char* kAdaptiveRecompute = "adaptive-recompute";
+
+// NAME or NAME:F, the load over the balanced one that is planned for; empty: another policy.
+std::optional<double> planned_load(const std::string& policy, const std::string& name) {
+  if (policy == name) return 1;
+  if (!policy.starts_with(name + ":")) return std::nullopt;
+  const auto load = parse_number<double>(policy.substr(name.size() + 1));
+  if (!load || !(*load >= 1 && *load <= 1000)) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     name + " or " + name + ":F with a number F from 1 to 1000");
+  }
+  return load;
+}
+
+// A baseline that runs a program with optional actions; empty: `policy` is none.
+std::function<ManagedRun(const Job&, const HardwareProfile&)> baseline(const std::string& policy) {
+  if (policy == kBaGuaLu2Offload) return bagualu2_offload_run;
+  if (const auto load = planned_load(policy, kAdaPipe)) {
+    return [=](const Job& job, const HardwareProfile& p) { return adapipe_run(job, p, *load); };
+  }
+  if (const auto load = planned_load(policy, kAdaptiveRecompute)) {
+    return [=](const Job& job, const HardwareProfile& p) {
+      return adaptive_recompute_run(job, p, *load);
+    };
+  }
+  return nullptr;
+}
+
+std::string bound_text(double bound, double risk) {
+  return fixed_text(bound, 2) + " times the balanced load (risk " + fixed_text(100 * risk, 2) +
+         " % an iteration)";
+}
 
 std::string notes_of(const ManagedRun& managed, double bound, double risk) {
-  std::string out = "adaptive: safe for " + fixed_text(bound, 2) +
-                    " times the balanced load (risk " + fixed_text(100 * risk, 2) +
-                    " % an iteration)";
+  std::string out = std::string(kAdaptive) + ": safe for " + bound_text(bound, risk);
   for (std::size_t s = 0; s < managed.stages.size(); ++s) {
     const ManagedRun::Stage& stage = managed.stages[s];
     if (stage.headroom_bytes >= 0) continue;
@@ -72,6 +109,17 @@ std::string notes_of(const ManagedRun& managed, double bound, double risk) {
            " even if it gives up all it can";
   }
   return out + "\n";
+}
+
+// The job under the best of Megatron's settings, or under those that hold least.
+Job megatron_best(const JobInput& input, double bound, double risk, std::string& notes) {
+  const StaticSearch search = best_static_policy(input.job, input.profile, bound);
+  const StaticPolicy policy =
+      search.best ? *search.best : static_policy(input.job, "full-recompute");
+  notes = std::string(kMegatronBest) + ": " + policy.name + ", " +
+          (search.best ? "the fastest" : "since none") + " of " + grouped_text(search.settings) +
+          " settings " + (search.best ? "that fits " : "fits ") + bound_text(bound, risk) + "\n";
+  return policy.job;
 }
 
 std::string verdict(const RunResult& run) {
@@ -197,10 +245,11 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
 }
 
 std::vector<Flag> run_flags() {
-  return {
-      {"iterations", "N", "iterations of a run; the job's when not given"},
-      {"seed", "N", "of synthetic routing; 1 when not given"},
-      {"risk", "P", "of running out of memory in an iteration, for the adaptive policy; 0.001"}};
+  return {{"iterations", "N", "iterations of a run; the job's when not given"},
+          {"seed", "N", "of synthetic routing; 1 when not given"},
+          {"risk", "P",
+           "of running out of memory in an iteration, for " + std::string(kMegatronBest) + " and " +
+               kAdaptive + "; 0.001"}};
 }
 
 RunOptions run_options(const Job& job, const Arguments& arguments) {
@@ -224,22 +273,31 @@ RunOptions run_options(const Job& job, const Arguments& arguments) {
 std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
-  return out + kAdaptive;
+  return out + kMegatronBest + ", " + kAdaPipe + ":F, " + kAdaptiveRecompute + ":F, " +
+         kBaGuaLu2Offload + ", " + kAdaptive;
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
   PolicyRun out{policy, given, {}, ""};
+  const auto build = baseline(policy);
   const bool adapts = policy == kAdaptive;
-  out.input.job = static_policy(given.job, adapts ? "keep-everything" : policy).job;
+  const bool searches = policy == kMegatronBest;
+  out.input.job =
+      static_policy(given.job, build || adapts || searches ? "keep-everything" : policy).job;
   const Job& job = out.input.job;
   const RoutingInput routing = routing_input(job);
   const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
   const bool alike = cards_are_alike(job, routing);
   std::optional<ManagedRun> managed;
-  if (adapts) {
+  if (build) managed.emplace(build(job, out.input.profile));
+  if (adapts || searches) {
     const double bound = rows_bound(job, routing, *source, options.risk);
-    managed.emplace(adaptive_run(job, out.input.profile, bound));
-    out.notes = notes_of(*managed, bound, options.risk);
+    if (adapts) {
+      managed.emplace(adaptive_run(job, out.input.profile, bound));
+      out.notes = notes_of(*managed, bound, options.risk);
+    } else {
+      out.input.job = megatron_best(out.input, bound, options.risk, out.notes);
+    }
   }
   TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike,
                                           std::move(managed->program), *managed->policy)

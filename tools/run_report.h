@@ -35,7 +35,9 @@ struct RunOptions {
 };
 RunOptions run_options(const Job& job, const Arguments& arguments);
 
-// A job under a policy: one of planner/static_policies.h, or "adaptive" (adaptive_policy.h).
+// A job under a policy: one of planner/static_policies.h, "megatron-best" (static_search.h),
+// "adapipe" or "adaptive-recompute" (recompute_baselines.h), "bagualu2-offload"
+// (bagualu2_policy.h), or "adaptive" (adaptive_policy.h).
 struct PolicyRun {
   std::string policy;
   JobInput input;
