@@ -20,6 +20,7 @@
 #include "planner/recompute_baselines.h"
 #include "planner/static_policies.h"
 #include "planner/static_search.h"
+#include "tools/output_file.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"
 
@@ -121,6 +122,24 @@ Job megatron_best(const JobInput& input, double bound, double risk, std::string&
           " settings " + (search.best ? "that fits " : "fits ") + bound_text(bound, risk) + "\n";
   return policy.job;
 }
+
+// Peak allocated of every card, an iteration after the other.
+class MemoryCsv {
+ public:
+  explicit MemoryCsv(const std::string& path) : file_(path) {
+    file_.stream() << "iteration,attempt,unit,stage,lane,peak_allocated_bytes\n";
+  }
+  void add(const IterationRecord& record, const std::vector<CardPeak>& cards) {
+    for (const CardPeak& c : cards) {
+      file_.stream() << record.iteration << ',' << record.attempt << ',' << c.card.unit << ','
+                     << c.card.stage << ',' << c.card.lane << ',' << c.peak.value << '\n';
+    }
+  }
+  void commit() { file_.commit(); }
+
+ private:
+  OutputFile file_;
+};
 
 std::string verdict(const RunResult& run) {
   const IterationRecord& worst = tightest(run);
@@ -303,18 +322,22 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
                                           std::move(managed->program), *managed->policy)
                             : TrainingRun(job, out.input.profile, *source, alike);
   const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
+  std::optional<MemoryCsv> csv;
+  if (!options.memory_csv.empty()) csv.emplace(options.memory_csv);
   const InterruptGuard guard;
   std::int64_t done = 0;
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
   out.run = run.run(spec, [&](const IterationRecord& record) {
     done += !record.out_of_memory;
+    if (csv) csv->add(record, run.card_peaks());
     if (shows) {
       std::fprintf(stderr, "\r%s: iteration %lld of %lld", policy.c_str(),
                    static_cast<long long>(done), static_cast<long long>(options.spec.iterations));
     }
     return interrupted == 0;
   });
+  if (csv) csv->commit();
   if (shows) std::fprintf(stderr, "\r%79s\r", "");
   return out;
 }

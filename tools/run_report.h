@@ -32,6 +32,7 @@ struct RunOptions {
   RunSpec spec;
   std::uint64_t seed = 1;
   double risk = kDefaultRisk;
+  std::string memory_csv;  // file for every card's peak of every iteration; empty: none
 };
 RunOptions run_options(const Job& job, const Arguments& arguments);
 
