@@ -18,6 +18,7 @@
 #include "planner/adaptive_policy.h"
 #include "planner/bagualu2_policy.h"
 #include "planner/recompute_baselines.h"
+#include "planner/rehearsal.h"
 #include "planner/static_policies.h"
 #include "planner/static_search.h"
 #include "tools/output_file.h"
@@ -110,6 +111,32 @@ std::string notes_of(const ManagedRun& managed, double bound, double risk) {
            " even if it gives up all it can";
   }
   return out + "\n";
+}
+
+// "adaptive" or "adaptive:N", rehearsed on N iterations; empty: another policy.
+std::optional<std::int64_t> rehearsed_iterations(const std::string& policy) {
+  if (policy == kAdaptive) return 0;
+  if (!policy.starts_with(std::string(kAdaptive) + ":")) return std::nullopt;
+  const auto n = parse_number<std::int64_t>(policy.substr(policy.find(':') + 1));
+  if (!n || *n < 1 || *n > 1'000'000) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     "adaptive or adaptive:N with N iterations from 1 to 1000000");
+  }
+  return n;
+}
+
+ManagedRun adaptive_policy(const Job& job, const HardwareProfile& profile, double bound,
+                           const RoutingSource& source, std::int64_t rehearsed,
+                           std::string& notes) {
+  if (rehearsed == 0) return adaptive_run(job, profile, bound);
+  Rehearsal rehearsal = rehearsed_adaptive_run(job, profile, bound, source, rehearsed);
+  notes = "adaptive: rehearsed on " + grouped_text(rehearsed) + " iterations, withholds " +
+          gib_text(Bytes(rehearsal.withheld_bytes));
+  if (rehearsal.deaths > 0) {
+    notes += ", and still runs out of memory in " + grouped_text(rehearsal.deaths);
+  }
+  notes += "\n";
+  return std::move(rehearsal.run);
 }
 
 // The job under the best of Megatron's settings, or under those that hold least.
@@ -292,14 +319,15 @@ RunOptions run_options(const Job& job, const Arguments& arguments) {
 std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
-  return out + kMegatronBest + ", " + kAdaPipe + ":F, " + kAdaptiveRecompute + ":F, " +
-         kBaGuaLu2Offload + ", " + kAdaptive;
+  return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
+         kBaGuaLu2Offload + ", " + kAdaptive + "[:N]";
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
   PolicyRun out{policy, given, {}, ""};
   const auto build = baseline(policy);
-  const bool adapts = policy == kAdaptive;
+  const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
+  const bool adapts = rehearsed.has_value();
   const bool searches = policy == kMegatronBest;
   out.input.job =
       static_policy(given.job, build || adapts || searches ? "keep-everything" : policy).job;
@@ -312,8 +340,9 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   if (adapts || searches) {
     const double bound = rows_bound(job, routing, *source, options.risk);
     if (adapts) {
-      managed.emplace(adaptive_run(job, out.input.profile, bound));
-      out.notes = notes_of(*managed, bound, options.risk);
+      managed.emplace(
+          adaptive_policy(job, out.input.profile, bound, *source, *rehearsed, out.notes));
+      out.notes = notes_of(*managed, bound, options.risk) + out.notes;
     } else {
       out.input.job = megatron_best(out.input, bound, options.risk, out.notes);
     }

@@ -361,10 +361,10 @@ TEST_F(Runs, CompareTheBaselines) {
   const CommandRun run =
       run_tidemark("compare " + job().string() +
                    " --policies keep-everything,megatron-best,adapipe:1.2,adaptive-recompute,"
-                   "bagualu2-offload --iterations 2 --json");
+                   "bagualu2-offload,adaptive:3 --iterations 2 --json");
   ASSERT_EQ(run.exit, 0) << run.err;
   const json policies = json::parse(run.out).at("policies");
-  ASSERT_EQ(policies.size(), 5u);
+  ASSERT_EQ(policies.size(), 6u);
   for (const json& policy : policies) {
     EXPECT_EQ(policy.at("run").at("total_ns"), policies[0].at("run").at("total_ns"))
         << policy.at("policy") << ": where everything fits, nothing is given up";
@@ -375,6 +375,7 @@ TEST_F(Runs, CompareTheBaselines) {
 TEST_F(Runs, RefuseWhatMakesNoSense) {
   const std::string good = job().string();
   EXPECT_THAT(refused("compare " + good + " --policies magic"), HasSubstr("full-recompute"));
+  EXPECT_THAT(refused("simulate " + good + " --policy adaptive:x"), HasSubstr("adaptive:N"));
   EXPECT_THAT(refused("simulate " + good + " --policy adapipe:0"), HasSubstr("adapipe:F"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
