@@ -443,6 +443,10 @@ nlohmann::ordered_json run_to_json(const RunSpec& run) {
 
 }  // namespace
 
+const std::vector<std::pair<bool SelectiveRecompute::*, std::string>>& recompute_modules() {
+  return kRecomputeModules;
+}
+
 const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules() {
   return kSchedules;
 }

@@ -27,6 +27,9 @@ namespace tidemark {
 // Pipeline schedules under their names in job files.
 const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules();
 
+// Modules of --recompute-modules under Megatron's names.
+const std::vector<std::pair<bool SelectiveRecompute::*, std::string>>& recompute_modules();
+
 // Throws: InputError with every violation of the file, each with its JSON pointer.
 Job read_job(const std::filesystem::path& path);
 Job job_from_json(const nlohmann::json& json, const std::string& file);

@@ -11,11 +11,9 @@
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/action_ladder.h"
+#include "planner/decided_memory.h"
 #include "planner/optional_actions.h"
-#include "sim/caching_allocator.h"
-#include "sim/issue_clock.h"
 #include "sim/lane_engine.h"
-#include "sim/lane_peaks.h"
 #include "sim/parallel.h"
 #include "sim/simulation.h"
 
@@ -223,14 +221,7 @@ StageDecisions all_take(const PreparedStage& stage, std::int32_t microbatches, b
   return out;
 }
 
-RoutingCounts scaled(RoutingCounts counts, double factor) {
-  for (std::int64_t& count : counts.counts) {
-    count = static_cast<std::int64_t>(static_cast<double>(count) * factor);
-  }
-  return counts;
-}
-
-// Of lane 0 of every stage, all microbatches deciding alike.
+// All microbatches deciding alike.
 std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
                                 const Program& program, const std::vector<PreparedStage>& stages,
                                 const LaneRows& rows, bool frugal) {
@@ -238,29 +229,7 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
   for (const PreparedStage& stage : stages) {
     decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
   }
-  ClockRecorder clocks(program, std::vector<std::int64_t>(stages.size(), 0), nullptr);
-  Recorder* const recorders[] = {&clocks};
-  run_units(program, {&rows, 1}, recorders, {&decisions, 1});
-  std::vector<CardMemory> out(stages.size());
-  parallel_for(stages.size(), [&](std::size_t s) {
-    const StageProgram& p = program.stages[s];
-    const auto stage = static_cast<std::int32_t>(s);
-    const MemorySequence sequence =
-        decided(build_memory_sequence(p.graph, program.schedule, stage, p.offload), decisions[s]);
-    const std::vector<ResidentItem> resident = resident_items(job, profile, p, stage);
-    const Card card{job,
-                    stage,
-                    p.graph,
-                    program.schedule.stages[s],
-                    sequence,
-                    resident,
-                    rows,
-                    0,
-                    profile.allocator_for(job.versions.dtk).collectives_record_streams,
-                    records_streams(job, profile) ? &clocks.clock(s) : nullptr};
-    out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
-  });
-  return out;
+  return decided_memory(job, profile, program, rows, decisions);
 }
 
 // What one copy of the plain job says about its stages.
@@ -304,8 +273,8 @@ std::vector<std::int64_t> headrooms(const AdaptivePlan& plan) {
 }
 
 // `given`: null, or the plan; then its bound is `rows_bound`.
-ManagedRun prepare(const Job& job, const HardwareProfile& profile, double rows_bound,
-                   const AdaptivePlan* given) {
+AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_bound,
+                    const AdaptivePlan* given) {
   const std::int64_t balanced = balanced_lane_rows(job);
   const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
@@ -313,7 +282,7 @@ ManagedRun prepare(const Job& job, const HardwareProfile& profile, double rows_b
   const CalmRun calm = run_calm(job, profile, rows);
   const std::int64_t slowest = *std::ranges::max_element(calm.period_ns);
 
-  ManagedRun out;
+  AdaptiveRun out;
   const std::size_t num_stages = calm.program.stages.size();
   std::vector<PreparedStage> stages(num_stages);
   std::vector<OperatorGraph> graphs(num_stages);
@@ -367,11 +336,11 @@ ManagedRun prepare(const Job& job, const HardwareProfile& profile, double rows_b
 
 }  // namespace
 
-ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
+AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
   return prepare(on_platform(job, profile), profile, rows_bound, nullptr);
 }
 
-ManagedRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan) {
+AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan) {
   if (std::ssize(plan.stages) != job.layout.pipeline) {
     throw InputError(plan.file, "/policy/stages", std::to_string(plan.stages.size()) + " stages",
                      "a plan for the job's " + std::to_string(job.layout.pipeline));

@@ -13,35 +13,30 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "hw_profiles/hardware_profile.h"
 #include "models/job.h"
 #include "planner/adaptive_plan.h"
+#include "planner/managed_run.h"
 #include "planner/optional_actions.h"
-#include "sim/policy.h"
-#include "sim/program.h"
 
 namespace tidemark {
 
-// A program with optional actions and who decides about them.
-struct ManagedRun {
+struct AdaptiveRun : ManagedRun {
   struct Stage {
     ActionCatalogue catalogue;
     std::vector<OptionalAction> actions;  // [action of the program]
   };
 
-  Program program;
-  std::unique_ptr<Policy> policy;
   AdaptivePlan plan;
   std::vector<Stage> stages;
 };
 
 // Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
 // saved, recomputed or offloaded; not quantized, which changes the training.
-ManagedRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
+AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 // With a plan that was prepared before. Throws: InputError where it does not suit the job.
-ManagedRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
+AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
 
 }  // namespace tidemark

@@ -22,7 +22,7 @@ std::vector<std::size_t> numbers_of_names(const ActionCatalogue& catalogue) {
 
 }  // namespace
 
-std::vector<OperatorSummary> summarize_operators(const ManagedRun::Stage& stage,
+std::vector<OperatorSummary> summarize_operators(const AdaptiveRun::Stage& stage,
                                                  std::int64_t balanced_rows) {
   const std::vector<std::size_t> number = numbers_of_names(stage.catalogue);
   std::vector<OperatorSummary> out;
@@ -50,7 +50,7 @@ std::vector<OperatorSummary> summarize_operators(const ManagedRun::Stage& stage,
   return out;
 }
 
-std::vector<std::vector<double>> action_shares(const ManagedRun::Stage& stage,
+std::vector<std::vector<double>> action_shares(const AdaptiveRun::Stage& stage,
                                                const StageDecisions& decisions,
                                                std::int32_t microbatches) {
   const std::vector<std::size_t> number = numbers_of_names(stage.catalogue);

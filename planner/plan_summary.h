@@ -23,12 +23,12 @@ struct OperatorSummary {
 };
 
 // In the order of the forward.
-std::vector<OperatorSummary> summarize_operators(const ManagedRun::Stage& stage,
+std::vector<OperatorSummary> summarize_operators(const AdaptiveRun::Stage& stage,
                                                  std::int64_t balanced_rows);
 
 // [operator][ActionKind]: the share of its layers and of all microbatches that the action is taken
 // in. Each row adds up to 1.
-std::vector<std::vector<double>> action_shares(const ManagedRun::Stage& stage,
+std::vector<std::vector<double>> action_shares(const AdaptiveRun::Stage& stage,
                                                const StageDecisions& decisions,
                                                std::int32_t microbatches);
 

@@ -1,5 +1,6 @@
 #include "planner/static_policies.h"
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <sstream>
@@ -24,6 +25,7 @@ Json modules_of(const std::string& text) {
 
 // A number where the text is one: the job's reader refuses anything else.
 Json number_of(const std::string& text) {
+  if (const auto whole = parse_number<std::int64_t>(text)) return *whole;
   const std::optional<double> number = parse_number<double>(text);
   return number ? Json(*number) : Json(text);
 }
@@ -44,6 +46,12 @@ constexpr Form kForms[] = {
        options["recompute_granularity"] = "full";
        options["recompute_method"] = "uniform";
        options["recompute_num_layers"] = 1;
+     }},
+    {"block-recompute", "N", "the first N layers of each chunk checkpoints",
+     [](Json& options, const std::string& layers) {
+       options["recompute_granularity"] = "full";
+       options["recompute_method"] = "block";
+       options["recompute_num_layers"] = number_of(layers);
      }},
     {"selective", "MODULES", "these modules recomputed",
      [](Json& options, const std::string& modules) {

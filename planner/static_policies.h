@@ -3,6 +3,7 @@
 //   as-given             the job's own flags
 //   keep-everything      nothing recomputed, nothing offloaded
 //   full-recompute       every layer a checkpoint (--recompute-granularity full)
+//   block-recompute:N    the first N layers of each chunk (--recompute-method block)
 //   selective:MODULES    Megatron's --recompute-modules, joined by +
 //   offload:MODULES      Megatron's --offload-modules (fine-grained activation offloading)
 //   ratio-offload:A      a ratio A of what a microbatch keeps to the host, as Megatron-Kwai does

@@ -20,6 +20,10 @@ constexpr std::int64_t kMostAttempts = 3;
 
 }  // namespace
 
+std::int64_t drawn_iteration(std::int64_t iteration, std::int64_t attempt) {
+  return iteration + attempt * kAttemptStride;
+}
+
 double RunResult::tokens_per_second(const Job& job) const {
   return total_ns == 0 ? 0
                        : static_cast<double>(finished * job.tokens_per_iteration()) /
@@ -70,6 +74,7 @@ struct TrainingRun::Impl {
     std::unique_ptr<LanePeaks> compiled;
     std::vector<ResidentItem> resident;
     std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
+    std::int64_t alike = 0;             // what all its cards hold beside that
     std::vector<std::int64_t> highest;  // [unit][lane], of the run, with it
     std::vector<std::int64_t> waits;    // [unit][lane], added up
     CardId hottest;
@@ -162,7 +167,7 @@ struct TrainingRun::Impl {
   }
 
   IterationRecord iterate(std::int64_t iteration, std::int64_t attempt) {
-    route(iteration + attempt * kAttemptStride);
+    route(drawn_iteration(iteration, attempt));
     find_peaks();
     const IterationTimes times = run_engine();
     emulate();
@@ -179,9 +184,9 @@ struct TrainingRun::Impl {
       const std::size_t hottest = static_cast<std::size_t>(stage.hottest.unit) * lanes +
                                   static_cast<std::size_t>(stage.hottest.lane);
       // Cards of a stage differ in their activations.
-      const std::int64_t alike = stage.card.memory.peak.value - stage.peaks[hottest];
+      stage.alike = stage.card.memory.peak.value - stage.peaks[hottest];
       for (std::size_t c = 0; c < stage.peaks.size(); ++c) {
-        stage.highest[c] = std::max(stage.highest[c], stage.peaks[c] + alike);
+        stage.highest[c] = std::max(stage.highest[c], stage.peaks[c] + stage.alike);
         stage.waits[c] += times.units[c / lanes].stages[s].group_wait_ns[c % lanes];
       }
       record.peak_allocated = std::max(record.peak_allocated, stage.card.memory.peak);
@@ -215,6 +220,20 @@ struct TrainingRun::Impl {
     out.microbatch = e.microbatch;
     out.layer = storage.layer;
     out.storage = storage.name;
+    return out;
+  }
+
+  std::vector<CardPeak> card_peaks() const {
+    std::vector<CardPeak> out;
+    for (std::size_t u = 0; u < units; ++u) {
+      for (std::size_t s = 0; s < stages.size(); ++s) {
+        for (std::size_t l = 0; l < lanes; ++l) {
+          out.push_back({{static_cast<std::int32_t>(u), static_cast<std::int32_t>(s),
+                          static_cast<std::int32_t>(l)},
+                         Bytes(stages[s].peaks[u * lanes + l] + stages[s].alike)});
+        }
+      }
+    }
     return out;
   }
 
@@ -274,6 +293,8 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
                                    std::move(program), &policy)) {}
 TrainingRun::~TrainingRun() = default;
+
+std::vector<CardPeak> TrainingRun::card_peaks() const { return impl_->card_peaks(); }
 
 RunResult TrainingRun::run(const RunSpec& spec,
                            const std::function<bool(const IterationRecord&)>& on_iteration) {

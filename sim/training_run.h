@@ -58,6 +58,9 @@ struct IterationRecord {
   bool out_of_memory = false;
 };
 
+// Which iteration of the routing an attempt sees.
+std::int64_t drawn_iteration(std::int64_t iteration, std::int64_t attempt);
+
 struct CardPeak {
   CardId card;
   Bytes peak;  // allocated
@@ -101,6 +104,8 @@ class TrainingRun {
   // `on_iteration` sees each record; false stops the run.
   RunResult run(const RunSpec& spec,
                 const std::function<bool(const IterationRecord&)>& on_iteration);
+  // Peak allocated of every card in the last iteration that was run, by unit, stage and lane.
+  std::vector<CardPeak> card_peaks() const;
 
  private:
   struct Impl;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -7,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "models/input_error.h"
+#include "planner/time_bound.h"
 #include "tools/command.h"
 #include "tools/gnuplot.h"
 #include "tools/job_input.h"
+#include "tools/policy_run.h"
 #include "tools/quantity_text.h"
 #include "tools/run_report.h"
 #include "tools/schedule_comparison.h"
@@ -28,17 +31,31 @@ std::vector<std::string> names_of(const std::string& list) {
   return out;
 }
 
-std::string comparison_text(const std::vector<PolicyRun>& all) {
+// Of the time that any policy needs at least (planner/time_bound.h); empty where a policy changes
+// the work, which the bound does not hold for.
+std::optional<double> reached(TimeBound& bound, const JobInput& given, const PolicyRun& run) {
+  const TrainingOptions& before = given.job.options;
+  const TrainingOptions& after = run.input.job.options;
+  const bool same_work =
+      before.moe_expert_capacity_factor == after.moe_expert_capacity_factor &&
+      before.moe_pad_expert_input_to_capacity == after.moe_pad_expert_input_to_capacity;
+  return same_work ? std::optional(bound.reached(run.run)) : std::nullopt;
+}
+
+std::string comparison_text(const std::vector<PolicyRun>& all,
+                            const std::vector<std::optional<double>>& of_bound) {
   TextTable table({{"policy", TextTable::Align::kLeft},
                    {"useful tokens/s"},
                    {"MFU"},
                    {"without losses"},
+                   {"of the bound"},
                    {"iteration"},
                    {"out of memory"},
                    {"lost"},
                    {"highest reserved"},
                    {"of"}});
-  for (const PolicyRun& c : all) {
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    const PolicyRun& c = all[p];
     const RunResult& r = c.run;
     Bytes reserved;
     std::int64_t time = 0;
@@ -49,6 +66,7 @@ std::string comparison_text(const std::vector<PolicyRun>& all) {
     const auto percent = [](double share) { return fixed_text(100 * share, 1) + " %"; };
     table.add_row({c.policy, fixed_text(r.tokens_per_second(c.input.job), 0),
                    percent(mfu_with_losses(c.input, r)), percent(mfu_without_losses(c.input, r)),
+                   of_bound[p] ? percent(*of_bound[p]) : "-",
                    r.finished == 0 ? "-" : duration_text(SimDuration(time / r.finished)),
                    grouped_text(std::ssize(r.out_of_memory)) + (r.stuck ? ", stuck" : ""),
                    share_text(static_cast<double>(r.lost_ns), static_cast<double>(r.total_ns)),
@@ -88,18 +106,24 @@ Report compare_policies(const Arguments& arguments) {
   Report report;
   report.json = result_with_provenance(input.files, arguments);
   std::string notes;
+  const RoutingInput routing = routing_input(input.job);
+  const auto source = make_routing(input.job, routing, options.seed);
+  TimeBound bound(input.job, input.profile, *source, cards_are_alike(input.job, routing));
+  std::vector<std::optional<double>> of_bound;
   for (const std::string& name : names_of(arguments.text("policies").value_or(kDefaultPolicies))) {
     all.push_back(run_policy(input, name, options));
     const PolicyRun& c = all.back();
     nlohmann::ordered_json one;
     one["policy"] = c.policy;
     add_run(one, c.input, c.run);
+    of_bound.push_back(reached(bound, input, c));
+    if (of_bound.back()) one["run"]["of_bound"] = *of_bound.back();
     report.json["policies"].push_back(std::move(one));
     notes += c.notes;
   }
   if (const auto file = arguments.text("plot")) plot_panels(memory_curves(all), *file);
-  report.text =
-      job_text(input) + "\n" + comparison_text(all) + "\n" + notes + warnings_text(input.job);
+  report.text = job_text(input) + "\n" + comparison_text(all, of_bound) + "\n" + notes +
+                warnings_text(input.job);
   return report;
 }
 

@@ -11,19 +11,22 @@
 #include "models/layer_operators.h"
 #include "models/parse_number.h"
 #include "planner/adaptive_policy.h"
+#include "planner/rehearsal.h"
 #include "planner/rows_bound.h"
 #include "planner/static_policies.h"
+#include "planner/static_search.h"
 #include "sim/simulation.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
 #include "tools/plan_report.h"
-#include "tools/run_report.h"
+#include "tools/policy_run.h"
 #include "traces/trace_file.h"
 
 namespace tidemark {
 namespace {
 
 constexpr std::int64_t kDefaultTrials = 20;
+constexpr std::int64_t kRehearsed = 20;  // iterations of one unit
 
 // Balanced in the first iteration; from then on another's, from its iteration `first` on.
 class TrialRouting : public RoutingSource {
@@ -57,6 +60,16 @@ void limit_card(HardwareProfile& profile, const Arguments& arguments) {
   profile.capacity_gib.value = *gib;
 }
 
+// A trace has no iterations that a rehearsal could draw.
+AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, const RoutingInput& routing,
+                    const RoutingSource& source, double risk) {
+  const double bound = rows_bound(job, routing, source, risk);
+  if (!routing.file.empty() || cards_are_alike(job, routing)) {
+    return adaptive_run(job, profile, bound);
+  }
+  return std::move(rehearsed_adaptive_run(job, profile, bound, source, kRehearsed).run);
+}
+
 // Runs the plan on balanced routing, then on routing that its bound was not taken from: another
 // seed's, or the second half of a trace.
 RunResult try_plan(const PlanReport& plan, const RoutingInput& routing, const RunOptions& options,
@@ -87,8 +100,7 @@ Report run(const Arguments& arguments) {
   const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
   plan.risk = options.risk;
 
-  ManagedRun managed =
-      adaptive_run(job, plan.input.profile, rows_bound(job, routing, *source, plan.risk));
+  AdaptiveRun managed = prepare(job, plan.input.profile, routing, *source, plan.risk);
   plan.adaptive = managed.plan;
   const Simulation everything = simulate(job, plan.input.profile, balanced_routing(job));
   plan.everything_ns = everything.result.iteration.time_ns;
@@ -96,6 +108,7 @@ Report run(const Arguments& arguments) {
       everything.result.stages[static_cast<std::size_t>(everything.result.tightest_stage())]
           .card.memory.reserved;
   plan.operators = operator_plans(managed, job);
+  plan.megatron = best_static_policy(job, plan.input.profile, plan.adaptive.rows_bound);
 
   if (plan.feasible()) {
     if (!cards_are_alike(job, routing)) {

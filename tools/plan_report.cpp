@@ -139,6 +139,16 @@ std::string predictions_text(const PlanReport& plan) {
          " of " + gib_text(plan.run.limit) + " reserved.\n";
 }
 
+std::string megatron_text(const PlanReport& plan) {
+  const StaticSearch& m = plan.megatron;
+  const std::string of = "of " + std::to_string(m.settings) + " settings of Megatron-LM";
+  if (!m.best) return "None " + of + " is safe up to that load.\n";
+  const std::string flags = megatron_memory_flags(m.best->job.options);
+  return "Nearest Megatron-LM flags, the fastest " + of +
+         " that is safe up to that load: " + (flags.empty() ? "none, keeping everything" : flags) +
+         "; balanced, an iteration takes " + duration_text(SimDuration(m.iteration_ns)) + ".\n";
+}
+
 nlohmann::ordered_json shares_json(const std::vector<double>& shares) {
   nlohmann::ordered_json out = nlohmann::ordered_json::object();
   for (const ActionKind kind : kKinds) {
@@ -150,14 +160,10 @@ nlohmann::ordered_json shares_json(const std::vector<double>& shares) {
 
 }  // namespace
 
-std::vector<OperatorPlan> operator_plans(const ManagedRun& run, const Job& job) {
+std::vector<OperatorPlan> operator_plans(const AdaptiveRun& run, const Job& job) {
   const std::int64_t balanced = balanced_lane_rows(job);
-  RoutingCounts counts = balanced_routing(job);
-  const LaneRows calm(job, counts);
-  for (std::int64_t& count : counts.counts) {
-    count = static_cast<std::int64_t>(static_cast<double>(count) * run.plan.rows_bound);
-  }
-  const LaneRows at_bound(job, counts);
+  const LaneRows calm(job, balanced_routing(job));
+  const LaneRows at_bound(job, scaled(balanced_routing(job), run.plan.rows_bound));
   std::vector<OperatorPlan> out;
   for (std::size_t s = 0; s < run.stages.size(); ++s) {
     const auto stage = static_cast<std::int32_t>(s);
@@ -178,7 +184,8 @@ Bytes PlanReport::smallest_budget() const {
 
 std::string plan_text(const PlanReport& plan, std::optional<std::int64_t> stage) {
   std::string out = verdict_text(plan) + "\n\n";
-  if (plan.feasible()) out += predictions_text(plan) + trials_text(plan) + "\n";
+  if (plan.feasible()) out += predictions_text(plan) + trials_text(plan);
+  out += megatron_text(plan) + "\n";
   return out + operators_text(plan, stage.value_or(plan.adaptive.tightest_stage())) + "\n" +
          job_text(plan.input) + warnings_text(plan.input.job);
 }
@@ -208,6 +215,13 @@ void add_plan(nlohmann::ordered_json& result, const PlanReport& plan) {
     } else {
       result["trials"]["first_iteration"] = plan.first_trial;
     }
+  }
+  nlohmann::ordered_json& megatron = result["megatron"];
+  megatron = {{"settings", plan.megatron.settings}, {"policy", nullptr}};
+  if (plan.megatron.best) {
+    megatron["policy"] = plan.megatron.best->name;
+    megatron["flags"] = megatron_memory_flags(plan.megatron.best->job.options);
+    megatron["balanced_iteration_ns"] = plan.megatron.iteration_ns;
   }
   for (const OperatorPlan& stage : plan.operators) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();

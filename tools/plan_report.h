@@ -11,6 +11,7 @@
 
 #include "planner/adaptive_policy.h"
 #include "planner/plan_summary.h"
+#include "planner/static_search.h"
 #include "sim/training_run.h"
 #include "tools/job_input.h"
 
@@ -23,7 +24,7 @@ struct OperatorPlan {
   std::vector<std::vector<double>> at_bound;  // if every microbatch reached the bound, on any card
 };
 // [stage]
-std::vector<OperatorPlan> operator_plans(const ManagedRun& run, const Job& job);
+std::vector<OperatorPlan> operator_plans(const AdaptiveRun& run, const Job& job);
 
 struct PlanReport {
   JobInput input;  // with the card's memory as the budget
@@ -32,6 +33,7 @@ struct PlanReport {
   std::vector<OperatorPlan> operators;      // [stage]
   std::int64_t everything_ns = 0;           // a balanced iteration that keeps everything
   Bytes everything_reserved;                // by its tightest card
+  StaticSearch megatron;                    // Megatron-LM's settings, under the same bound
   std::int64_t trials = 0;                  // iterations of other routing
   std::optional<std::uint64_t> trial_seed;  // none: a trace's iterations from `first_trial` on
   std::int64_t first_trial = 0;

@@ -1,41 +1,15 @@
 #include "tools/run_report.h"
 
 #include <algorithm>
-#include <csignal>
-#include <cstdio>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <utility>
 
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "models/flops.h"
-#include "models/input_error.h"
-#include "models/parse_number.h"
-#include "planner/adaptive_policy.h"
-#include "planner/static_policies.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"
 
 namespace tidemark {
 namespace {
-
-volatile std::sig_atomic_t interrupted = 0;
-void on_interrupt(int) { interrupted = 1; }
-
-// SIGINT only asks to stop, while this lives.
-class InterruptGuard {
- public:
-  InterruptGuard() : before_(std::signal(SIGINT, on_interrupt)) { interrupted = 0; }
-  ~InterruptGuard() { std::signal(SIGINT, before_); }
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-
- private:
-  void (*before_)(int);
-};
 
 double mfu(const JobInput& input, std::int64_t iterations, std::int64_t ns) {
   if (ns == 0) return 0;
@@ -57,21 +31,6 @@ nlohmann::ordered_json card_json(const CardId& card) {
 
 const IterationRecord& tightest(const RunResult& run) {
   return *std::ranges::max_element(run.iterations, {}, &IterationRecord::peak_reserved);
-}
-
-constexpr const char* kAdaptive = "adaptive";
-constexpr const char* kPlan = "plan:";
-
-std::string notes_of(const std::string& policy, const AdaptivePlan& plan) {
-  std::string out =
-      policy + ": safe for " + fixed_text(plan.rows_bound, 2) + " times the balanced load";
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const std::int64_t headroom = plan.stages[s].headroom_bytes;
-    if (headroom >= 0) continue;
-    out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-headroom)) +
-           " even if it gives up all it can";
-  }
-  return out + "\n";
 }
 
 std::string verdict(const RunResult& run) {
@@ -194,80 +153,6 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
                                     {"imbalance", r.imbalance},
                                     {"out_of_memory", r.out_of_memory}});
   }
-}
-
-std::vector<Flag> run_flags() {
-  return {
-      {"iterations", "N", "iterations of a run; the job's when not given"},
-      {"seed", "N", "of synthetic routing; 1 when not given"},
-      {"risk", "P", "of running out of memory in an iteration, for the adaptive policy; 0.001"}};
-}
-
-RunOptions run_options(const Job& job, const Arguments& arguments) {
-  RunOptions out;
-  out.spec = job.run;
-  out.spec.iterations =
-      arguments.integer("iterations", 1, 10'000'000).value_or(out.spec.iterations);
-  out.seed = static_cast<std::uint64_t>(
-      arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1));
-  if (const auto text = arguments.text("risk")) {
-    const auto risk = parse_number<double>(*text);
-    if (!risk || !(*risk > 0 && *risk < 1)) {
-      throw InputError("", "--risk", "\"" + *text + "\"",
-                       "a number between 0 and 1, both excluded");
-    }
-    out.risk = *risk;
-  }
-  return out;
-}
-
-std::string policies_help() {
-  std::string out = "how memory is kept within its limit: ";
-  for (const std::string& form : static_policy_forms()) out += form + ", ";
-  return out + kAdaptive + ", " + kPlan + "FILE (of tidemark plan)";
-}
-
-RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label) {
-  const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
-  const InterruptGuard guard;
-  std::int64_t done = 0;
-  RunResult out = run.run(spec, [&](const IterationRecord& record) {
-    done += !record.out_of_memory;
-    if (shows) {
-      std::fprintf(stderr, "\r%s: iteration %lld of %lld", label.c_str(),
-                   static_cast<long long>(done), static_cast<long long>(spec.iterations));
-    }
-    return interrupted == 0;
-  });
-  if (shows) std::fprintf(stderr, "\r%79s\r", "");
-  return out;
-}
-
-PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
-  PolicyRun out{policy, given, {}, ""};
-  const bool planned = policy.starts_with(kPlan);
-  const bool decides = planned || policy == kAdaptive;
-  out.input.job = static_policy(given.job, decides ? "keep-everything" : policy).job;
-  const Job& job = out.input.job;
-  const RoutingInput routing = routing_input(job);
-  const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
-  const bool alike = cards_are_alike(job, routing);
-  std::optional<ManagedRun> managed;
-  if (decides) {
-    managed.emplace(planned
-                        ? planned_run(job, out.input.profile,
-                                      read_adaptive_plan(policy.substr(std::string(kPlan).size())))
-                        : adaptive_run(job, out.input.profile,
-                                       rows_bound(job, routing, *source, options.risk)));
-    out.notes = notes_of(policy, managed->plan);
-  }
-  TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike,
-                                          std::move(managed->program), *managed->policy)
-                            : TrainingRun(job, out.input.profile, *source, alike);
-  RunSpec spec = options.spec;
-  spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
-  out.run = run_with_progress(run, spec, policy);
-  return out;
 }
 
 }  // namespace tidemark

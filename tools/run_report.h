@@ -3,11 +3,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "planner/rows_bound.h"
 #include "sim/training_run.h"
 #include "tools/exit_code.h"
 #include "tools/job_input.h"
@@ -25,30 +23,5 @@ std::string run_text(const JobInput& input, const RunResult& run);
 // kSeriesLimit iterations, evenly spaced, and every one that ran out of memory.
 void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunResult& run);
 constexpr std::int64_t kSeriesLimit = 10'000;
-
-std::vector<Flag> run_flags();
-
-struct RunOptions {
-  RunSpec spec;
-  std::uint64_t seed = 1;
-  double risk = kDefaultRisk;
-};
-RunOptions run_options(const Job& job, const Arguments& arguments);
-
-// A job under a policy: one of planner/static_policies.h, "adaptive", or
-// "plan:FILE" (adaptive_policy.h).
-struct PolicyRun {
-  std::string policy;
-  JobInput input;
-  RunResult run;
-  std::string notes;  // what the policy was prepared for
-};
-std::string policies_help();
-
-// With progress on stderr where that is a terminal. An interrupt (SIGINT) ends the run after the
-// iteration at hand.
-RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label);
-// Runs the job under the routing it names.
-PolicyRun run_policy(const JobInput& input, const std::string& policy, const RunOptions& options);
 
 }  // namespace tidemark

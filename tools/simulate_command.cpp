@@ -4,6 +4,7 @@
 #include "tools/command.h"
 #include "tools/job_input.h"
 #include "tools/output_file.h"
+#include "tools/policy_run.h"
 #include "tools/run_report.h"
 #include "tools/simulation_report.h"
 #include "traces/routing.h"
@@ -37,8 +38,9 @@ Report run_whole(const JobInput& given, const RunOptions& options, const Argumen
 
 Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
-  const RunOptions options = run_options(input.job, arguments);
-  if (options.spec.iterations > 1 || arguments.has("policy") ||
+  RunOptions options = run_options(input.job, arguments);
+  options.memory_csv = arguments.text("memory-csv").value_or("");
+  if (options.spec.iterations > 1 || arguments.has("policy") || arguments.has("memory-csv") ||
       !cards_are_alike(input.job, routing_input(input.job))) {
     return run_whole(input, options, arguments);
   }
@@ -62,6 +64,8 @@ Command simulate_command() {
   std::vector<Flag> flags = job_flags();
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
   flags.push_back({"policy", "POLICY", policies_help()});
+  flags.push_back(
+      {"memory-csv", "FILE", "write the peak allocated of every card in every iteration of a run"});
   flags.push_back({"lanes", "", "add the peak of every lane (card of a stage) to the JSON result"});
   flags.push_back({"trace", "FILE",
                    "write the iteration for chrome://tracing or ui.perfetto.dev: one lane of each "

@@ -20,6 +20,13 @@ RoutingCounts balanced_routing(const Job& job) {
   return out;
 }
 
+RoutingCounts scaled(RoutingCounts counts, double factor) {
+  for (std::int64_t& count : counts.counts) {
+    count = static_cast<std::int64_t>(static_cast<double>(count) * factor);
+  }
+  return counts;
+}
+
 std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model) {
   std::vector<std::int64_t> indices;
   std::int64_t next = 0;

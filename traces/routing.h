@@ -33,6 +33,9 @@ struct RoutingCounts {
 // Every expert receives the same (the first experts one more where it does not divide).
 RoutingCounts balanced_routing(const Job& job);
 
+// Every count times `factor`, rounded down: what no single iteration receives, but any card may.
+RoutingCounts scaled(RoutingCounts counts, double factor);
+
 // [layer] -> its row in tables over MoE layers, counted from 0; -1 for dense layers.
 std::vector<std::int64_t> moe_layer_indices(const ModelSpec& model);
 

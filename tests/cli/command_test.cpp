@@ -1,7 +1,11 @@
 // The command as a user meets it: results, exit status, and one paragraph for every bad input.
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -361,6 +365,48 @@ TEST_F(Runs, PlansSayWhatTheyLackAndTheSmallestBudgetIsEnough) {
   EXPECT_FALSE(less.contains("policy"));
 }
 
+TEST_F(Runs, WriteEveryCardsMemory) {
+  const std::filesystem::path csv = job().parent_path() / "memory.csv";
+  const CommandRun run = run_tidemark("simulate " + job().string() +
+                                      " --iterations 2 --json --memory-csv " + csv.string());
+  ASSERT_EQ(run.exit, 0) << run.err;
+  std::ifstream in(csv);
+  std::string line;
+  std::getline(in, line);
+  EXPECT_EQ(line, "iteration,attempt,unit,stage,lane,peak_allocated_bytes");
+  std::int64_t lines = 0;
+  std::vector<std::int64_t> most(2, 0);  // [iteration]
+  while (std::getline(in, line)) {
+    ++lines;
+    const auto bytes = std::stoll(line.substr(line.rfind(',') + 1));
+    std::int64_t& highest = most.at(static_cast<std::size_t>(std::stoll(line)));
+    highest = std::max<std::int64_t>(highest, bytes);
+  }
+  const json result = json::parse(run.out);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(result.at("iterations")[i].at("peak_allocated_bytes"), most[i]);
+  }
+  EXPECT_EQ(result.at("cards").at("peak_allocated_max_bytes"), std::max(most[0], most[1]));
+  const json parallel =
+      json::parse(read_text(kSource / "tests/golden/moe_expert_parallel.json")).at("parallel");
+  EXPECT_EQ(lines, 2 * parallel.at("world_size").get<std::int64_t>());
+}
+
+TEST_F(Runs, CompareTheBaselines) {
+  const CommandRun run =
+      run_tidemark("compare " + job().string() +
+                   " --policies keep-everything,megatron-best,adapipe:1.2,adaptive-recompute,"
+                   "bagualu2-offload,adaptive:3 --iterations 2 --json");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const json policies = json::parse(run.out).at("policies");
+  ASSERT_EQ(policies.size(), 6u);
+  for (const json& policy : policies) {
+    EXPECT_EQ(policy.at("run").at("total_ns"), policies[0].at("run").at("total_ns"))
+        << policy.at("policy") << ": where everything fits, nothing is given up";
+    EXPECT_EQ(policy.at("run").at("of_bound"), 1.0);
+  }
+}
+
 TEST_F(Runs, RefuseWhatMakesNoSense) {
   const std::string good = job().string();
   EXPECT_THAT(refused("compare " + good + " --policies magic"), HasSubstr("full-recompute"));
@@ -368,6 +414,8 @@ TEST_F(Runs, RefuseWhatMakesNoSense) {
               HasSubstr("missing.json"));
   EXPECT_THAT(refused("plan " + good + " --budget 0"), HasSubstr("--budget"));
   EXPECT_THAT(refused("plan " + good + " --risk 0"), HasSubstr("--risk"));
+  EXPECT_THAT(refused("simulate " + good + " --policy adaptive:x"), HasSubstr("adaptive:N"));
+  EXPECT_THAT(refused("simulate " + good + " --policy adapipe:0"), HasSubstr("adapipe:F"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));

@@ -51,11 +51,11 @@ class PlanFile : public testing::Test {
 
   const Job job_ = small_moe_job(8, 6);
   const HardwareProfile card_ = tight_card(job_);
-  const ManagedRun made_ = adaptive_run(job_, card_, 2.6);
+  const AdaptiveRun made_ = adaptive_run(job_, card_, 2.6);
 };
 
 TEST_F(PlanFile, DecidesAsThePolicyThatWroteIt) {
-  const ManagedRun read = planned_run(job_, card_, read_adaptive_plan(write(to_json(made_.plan))));
+  const AdaptiveRun read = planned_run(job_, card_, read_adaptive_plan(write(to_json(made_.plan))));
   EXPECT_EQ(read.plan.least_headroom_bytes(), made_.plan.least_headroom_bytes());
   std::int64_t taken = 0;
   for (const double ratio : {1.0, 1.7, 2.5}) {
@@ -105,7 +105,7 @@ TEST_F(PlanFile, IsRefusedWithAnActionThatDoesNotExist) {
 TEST_F(PlanFile, SharesOfActionsAddUpToTheWhole) {
   const LaneRows rows(job_, spiked_routing(job_, 2.5));
   for (std::int32_t s = 0; s < 2; ++s) {
-    const ManagedRun::Stage& stage = made_.stages[static_cast<std::size_t>(s)];
+    const AdaptiveRun::Stage& stage = made_.stages[static_cast<std::size_t>(s)];
     const auto shares = action_shares(stage, made_.policy->decide(s, rows), 6);
     const std::vector<OperatorSummary> operators =
         summarize_operators(stage, balanced_lane_rows(job_));

@@ -52,7 +52,7 @@ RunResult run_once(const Job& job, const HardwareProfile& card, const RoutingSou
 TEST(AdaptivePolicy, GivesUpNothingWhereEverythingFits) {
   const Job job = small_job();
   const HardwareProfile card = card_of(1000);
-  const ManagedRun managed = adaptive_run(job, card, 2.6);
+  const AdaptiveRun managed = adaptive_run(job, card, 2.6);
   for (std::int32_t stage = 0; stage < 2; ++stage) {
     EXPECT_EQ(taken(managed.policy->decide(stage, skewed(job, 2.5))), 0);
   }
@@ -72,7 +72,7 @@ TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {
       static_cast<double>(all.iterations[0].peak_reserved.value) / static_cast<double>(kGiB.value);
   const HardwareProfile card = card_of(need * 0.9);
   EXPECT_EQ(run_once(job, card, routing, nullptr).finished, 0);
-  const ManagedRun managed = adaptive_run(job, card, 2.6);
+  const AdaptiveRun managed = adaptive_run(job, card, 2.6);
   ASSERT_GE(managed.plan.stages[0].headroom_bytes, 0);
   const RunResult adapted = run_once(job, card, routing, &managed);
   EXPECT_EQ(adapted.finished, 1);
@@ -85,7 +85,7 @@ TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
   const RunResult all = run_once(job, wide, Spiked(job, 1), nullptr);
   const double need =
       static_cast<double>(all.iterations[0].peak_reserved.value) / static_cast<double>(kGiB.value);
-  const ManagedRun managed = adaptive_run(job, card_of(need * 1.02), 2.6);
+  const AdaptiveRun managed = adaptive_run(job, card_of(need * 1.02), 2.6);
   const std::int64_t calm = taken(managed.policy->decide(0, skewed(job, 1)));
   const std::int64_t spike = taken(managed.policy->decide(0, skewed(job, 2.5)));
   EXPECT_LT(calm, spike);

@@ -1,0 +1,238 @@
+#include "tools/policy_run.h"
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include "models/input_error.h"
+#include "models/parse_number.h"
+#include "planner/adaptive_policy.h"
+#include "planner/bagualu2_policy.h"
+#include "planner/recompute_baselines.h"
+#include "planner/rehearsal.h"
+#include "planner/static_policies.h"
+#include "planner/static_search.h"
+#include "tools/output_file.h"
+#include "tools/quantity_text.h"
+
+namespace tidemark {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+void on_interrupt(int) { interrupted = 1; }
+
+// SIGINT only asks to stop, while this lives.
+class InterruptGuard {
+ public:
+  InterruptGuard() : before_(std::signal(SIGINT, on_interrupt)) { interrupted = 0; }
+  ~InterruptGuard() { std::signal(SIGINT, before_); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+constexpr const char* kAdaptive = "adaptive";
+constexpr const char* kPlan = "plan:";
+constexpr const char* kMegatronBest = "megatron-best";
+constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
+constexpr const char* kAdaPipe = "adapipe";
+constexpr const char* kAdaptiveRecompute = "adaptive-recompute";
+
+// NAME or NAME:F, the load over the balanced one that is planned for; empty: another policy.
+std::optional<double> planned_load(const std::string& policy, const std::string& name) {
+  if (policy == name) return 1;
+  if (!policy.starts_with(name + ":")) return std::nullopt;
+  const auto load = parse_number<double>(policy.substr(name.size() + 1));
+  if (!load || !(*load >= 1 && *load <= 1000)) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     name + " or " + name + ":F with a number F from 1 to 1000");
+  }
+  return load;
+}
+
+// A baseline that runs a program with optional actions; empty: `policy` is none.
+std::function<ManagedRun(const Job&, const HardwareProfile&)> baseline(const std::string& policy) {
+  if (policy == kBaGuaLu2Offload) return bagualu2_offload_run;
+  if (const auto load = planned_load(policy, kAdaPipe)) {
+    return [=](const Job& job, const HardwareProfile& p) { return adapipe_run(job, p, *load); };
+  }
+  if (const auto load = planned_load(policy, kAdaptiveRecompute)) {
+    return [=](const Job& job, const HardwareProfile& p) {
+      return adaptive_recompute_run(job, p, *load);
+    };
+  }
+  return nullptr;
+}
+
+std::string notes_of(const std::string& policy, const AdaptivePlan& plan) {
+  std::string out =
+      policy + ": safe for " + fixed_text(plan.rows_bound, 2) + " times the balanced load";
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::int64_t headroom = plan.stages[s].headroom_bytes;
+    if (headroom >= 0) continue;
+    out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-headroom)) +
+           " even if it gives up all it can";
+  }
+  return out + "\n";
+}
+
+// "adaptive" or "adaptive:N", rehearsed on N iterations; empty: another policy.
+std::optional<std::int64_t> rehearsed_iterations(const std::string& policy) {
+  if (policy == kAdaptive) return 0;
+  if (!policy.starts_with(std::string(kAdaptive) + ":")) return std::nullopt;
+  const auto n = parse_number<std::int64_t>(policy.substr(policy.find(':') + 1));
+  if (!n || *n < 1 || *n > 1'000'000) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     "adaptive or adaptive:N with N iterations from 1 to 1000000");
+  }
+  return n;
+}
+
+std::string notes_of(const Rehearsal& rehearsal, std::int64_t iterations) {
+  std::string out = "adaptive: rehearsed on " + grouped_text(iterations) +
+                    " iterations, withholds " + gib_text(Bytes(rehearsal.withheld_bytes));
+  if (rehearsal.deaths > 0) {
+    out += ", and still runs out of memory in " + grouped_text(rehearsal.deaths);
+  }
+  return out + "\n";
+}
+
+// The job under the best of Megatron's settings, or under those that hold least.
+Job megatron_best(const JobInput& input, double bound, std::string& notes) {
+  const StaticSearch search = best_static_policy(input.job, input.profile, bound);
+  const StaticPolicy policy =
+      search.best ? *search.best : static_policy(input.job, "full-recompute");
+  notes = std::string(kMegatronBest) + ": " + policy.name + ", " +
+          (search.best ? "the fastest" : "since none") + " of " + grouped_text(search.settings) +
+          " settings " + (search.best ? "that fits " : "fits ") + fixed_text(bound, 2) +
+          " times the balanced load\n";
+  return policy.job;
+}
+
+// Peak allocated of every card, an iteration after the other.
+class MemoryCsv {
+ public:
+  explicit MemoryCsv(const std::string& path) : file_(path) {
+    file_.stream() << "iteration,attempt,unit,stage,lane,peak_allocated_bytes\n";
+  }
+  void add(const IterationRecord& record, const std::vector<CardPeak>& cards) {
+    for (const CardPeak& c : cards) {
+      file_.stream() << record.iteration << ',' << record.attempt << ',' << c.card.unit << ','
+                     << c.card.stage << ',' << c.card.lane << ',' << c.peak.value << '\n';
+    }
+  }
+  void commit() { file_.commit(); }
+
+ private:
+  OutputFile file_;
+};
+
+}  // namespace
+
+std::vector<Flag> run_flags() {
+  return {{"iterations", "N", "iterations of a run; the job's when not given"},
+          {"seed", "N", "of synthetic routing; 1 when not given"},
+          {"risk", "P",
+           "of running out of memory in an iteration, for " + std::string(kMegatronBest) + " and " +
+               kAdaptive + "; 0.001"}};
+}
+
+RunOptions run_options(const Job& job, const Arguments& arguments) {
+  RunOptions out;
+  out.spec = job.run;
+  out.spec.iterations =
+      arguments.integer("iterations", 1, 10'000'000).value_or(out.spec.iterations);
+  out.seed = static_cast<std::uint64_t>(
+      arguments.integer("seed", 0, std::numeric_limits<std::int64_t>::max()).value_or(1));
+  if (const auto text = arguments.text("risk")) {
+    const auto risk = parse_number<double>(*text);
+    if (!risk || !(*risk > 0 && *risk < 1)) {
+      throw InputError("", "--risk", "\"" + *text + "\"",
+                       "a number between 0 and 1, both excluded");
+    }
+    out.risk = *risk;
+  }
+  return out;
+}
+
+std::string policies_help() {
+  std::string out = "how memory is kept within its limit: ";
+  for (const std::string& form : static_policy_forms()) out += form + ", ";
+  return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
+         kBaGuaLu2Offload + ", " + kAdaptive + "[:N], " + kPlan + "FILE";
+}
+
+RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
+                            const std::string& memory_csv) {
+  const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
+  std::optional<MemoryCsv> csv;
+  if (!memory_csv.empty()) csv.emplace(memory_csv);
+  const InterruptGuard guard;
+  std::int64_t done = 0;
+  RunResult out = run.run(spec, [&](const IterationRecord& record) {
+    done += !record.out_of_memory;
+    if (csv) csv->add(record, run.card_peaks());
+    if (shows) {
+      std::fprintf(stderr, "\r%s: iteration %lld of %lld", label.c_str(),
+                   static_cast<long long>(done), static_cast<long long>(spec.iterations));
+    }
+    return interrupted == 0;
+  });
+  if (csv) csv->commit();
+  if (shows) std::fprintf(stderr, "\r%79s\r", "");
+  return out;
+}
+
+PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
+  PolicyRun out{policy, given, {}, ""};
+  const auto build = baseline(policy);
+  const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
+  const bool planned = policy.starts_with(kPlan);
+  const bool searches = policy == kMegatronBest;
+  const bool decides = build || rehearsed || planned;
+  out.input.job = static_policy(given.job, decides || searches ? "keep-everything" : policy).job;
+  const Job& job = out.input.job;
+  const HardwareProfile& profile = out.input.profile;
+  const RoutingInput routing = routing_input(job);
+  const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
+  std::optional<ManagedRun> managed;
+  const auto manage = [&](AdaptiveRun run) {
+    out.notes += notes_of(policy, run.plan);
+    managed.emplace(std::move(run));
+  };
+  if (build) managed.emplace(build(job, profile));
+  if (planned) {
+    manage(planned_run(job, profile, read_adaptive_plan(policy.substr(std::strlen(kPlan)))));
+  }
+  if (rehearsed || searches) {
+    const double bound = rows_bound(job, routing, *source, options.risk);
+    if (searches) {
+      out.input.job = megatron_best(out.input, bound, out.notes);
+    } else if (*rehearsed == 0) {
+      manage(adaptive_run(job, profile, bound));
+    } else {
+      Rehearsal rehearsal = rehearsed_adaptive_run(job, profile, bound, *source, *rehearsed);
+      out.notes = notes_of(rehearsal, *rehearsed);
+      manage(std::move(rehearsal.run));
+    }
+  }
+  const bool alike = cards_are_alike(job, routing);
+  TrainingRun run = managed ? TrainingRun(job, profile, *source, alike, std::move(managed->program),
+                                          *managed->policy)
+                            : TrainingRun(job, profile, *source, alike);
+  RunSpec spec = options.spec;
+  spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
+  out.run = run_with_progress(run, spec, policy, options.memory_csv);
+  return out;
+}
+
+}  // namespace tidemark

@@ -1,0 +1,46 @@
+// A job's run under a policy that has a name: one of planner/static_policies.h, or
+//
+//   megatron-best            the best of these by search (planner/static_search.h)
+//   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
+//   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
+//   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
+//   plan:FILE                ours, prepared by `tidemark plan`
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/rows_bound.h"
+#include "sim/training_run.h"
+#include "tools/command_line.h"
+#include "tools/job_input.h"
+
+namespace tidemark {
+
+std::vector<Flag> run_flags();
+
+struct RunOptions {
+  RunSpec spec;
+  std::uint64_t seed = 1;
+  double risk = kDefaultRisk;
+  std::string memory_csv;  // file for every card's peak of every iteration; empty: none
+};
+RunOptions run_options(const Job& job, const Arguments& arguments);
+
+struct PolicyRun {
+  std::string policy;
+  JobInput input;
+  RunResult run;
+  std::string notes;  // what the policy was prepared for
+};
+std::string policies_help();
+
+// With progress on stderr where that is a terminal. An interrupt (SIGINT) ends the run after the
+// iteration at hand.
+RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
+                            const std::string& memory_csv = "");
+// Runs the job under the routing it names.
+PolicyRun run_policy(const JobInput& input, const std::string& policy, const RunOptions& options);
+
+}  // namespace tidemark
