@@ -83,33 +83,41 @@ std::string kind_of(const Setting& s) { return s.policy.name.substr(0, s.policy.
 class Search {
  public:
   Search(const HardwareProfile& profile, double rows_bound, std::vector<Setting> settings)
-      : profile_(profile), rows_bound_(rows_bound), settings_(std::move(settings)) {
-    parallel_for(settings_.size(), [&](std::size_t i) {
-      const Job job = on_platform(settings_[i].policy.job, profile_);
-      const LaneRows balanced(job, balanced_routing(job));
-      settings_[i].iteration_ns =
-          run_units(build_program(job, profile_), {&balanced, 1}).iteration_ns;
-    });
-    std::ranges::stable_sort(settings_, {}, &Setting::iteration_ns);
-  }
+      : profile_(profile), rows_bound_(rows_bound), settings_(std::move(settings)) {}
 
   StaticSearch run() {
     StaticSearch out;
     out.settings = std::ssize(settings_);
-    for (std::size_t i = 0; i < settings_.size(); ++i) {
-      if (!settings_[i].fits && holds_more_than_too_much(settings_[i])) continue;
-      if (fits(settings_[i])) {
-        out.best = settings_[i].policy;
-        out.iteration_ns = settings_[i].iteration_ns;
-        break;
-      }
-      if (i == 0) try_largest_sets();
+    const Setting* best = find();
+    if (best != nullptr) {
+      out.best = best->policy;
+      out.iteration_ns = best->iteration_ns;
     }
     out.simulated = simulated_;
     return out;
   }
 
  private:
+  // The first setting keeps everything, which nothing is faster than.
+  const Setting* find() {
+    take_time(settings_[0]);
+    if (fits(settings_[0])) return settings_.data();
+    parallel_for(settings_.size(), [&](std::size_t i) { take_time(settings_[i]); });
+    std::ranges::stable_sort(settings_, {}, &Setting::iteration_ns);
+    try_largest_sets();
+    for (Setting& setting : settings_) {
+      if (!setting.fits && holds_more_than_too_much(setting)) continue;
+      if (fits(setting)) return &setting;
+    }
+    return nullptr;
+  }
+
+  void take_time(Setting& setting) const {
+    const Job job = on_platform(setting.policy.job, profile_);
+    const LaneRows balanced(job, balanced_routing(job));
+    setting.iteration_ns = run_units(build_program(job, profile_), {&balanced, 1}).iteration_ns;
+  }
+
   bool fits(Setting& setting) {
     if (!setting.fits) {
       const Job& job = setting.policy.job;
@@ -140,7 +148,7 @@ class Search {
 
   const HardwareProfile& profile_;
   const double rows_bound_;
-  std::vector<Setting> settings_;  // the fastest first
+  std::vector<Setting> settings_;  // the fastest first, once times are taken
   std::int64_t simulated_ = 0;
 };
 

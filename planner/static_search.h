@@ -6,9 +6,9 @@
 // One fits if every stage's reserved bytes do on a card whose every microbatch and layer receives
 // `rows_bound` times the balanced rows; the fastest iteration under balanced routing is the best.
 //
-// Times are cheap, so all are taken; memory is simulated from the fastest setting on, until one
-// fits. Fewer modules are taken to hold more: where a set of them does not fit, its subsets are
-// passed over.
+// Nothing is faster than keeping everything. Where that does not fit, the times of all settings are
+// taken, which is cheap; memory is simulated from the fastest setting on, until one fits. Fewer
+// modules are taken to hold more: where a set of them does not fit, its subsets are passed over.
 #pragma once
 
 #include <cstdint>

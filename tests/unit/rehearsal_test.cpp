@@ -18,6 +18,13 @@ namespace tidemark {
 namespace {
 
 constexpr double kRisk = 2e-2;
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::int64_t kRouted = 5'000;
+constexpr std::int64_t kRun = 200;
+#else
+constexpr std::int64_t kRouted = 20'000;
+constexpr std::int64_t kRun = 1'000;
+#endif
 
 // Two-sided, 95 %, of a binomial count: normal, as n * risk is large.
 std::int64_t most_of(std::int64_t n) {
@@ -54,30 +61,28 @@ class Risk : public testing::Test {
 };
 
 TEST_F(Risk, IsHowOftenRowsExceedTheBound) {
-  constexpr std::int64_t kIterations = 20'000;
   std::int64_t beyond = 0;
   RoutingCounts counts;
   LaneRows rows(job_);
-  for (std::int64_t i = 0; i < kIterations; ++i) {
+  for (std::int64_t i = 0; i < kRouted; ++i) {
     source_->counts(i, 0, counts);
     rows.assign(counts);
     beyond += rows.max_over_mean() > bound_;
   }
-  EXPECT_GE(beyond, least_of(kIterations));
-  EXPECT_LE(beyond, most_of(kIterations));
+  EXPECT_GE(beyond, least_of(kRouted));
+  EXPECT_LE(beyond, most_of(kRouted));
 }
 
 TEST_F(Risk, OfARehearsedPolicyIsNotExceeded) {
-  constexpr std::int64_t kIterations = 1'000;
   const HardwareProfile card = card_with(kGiB);
   const Rehearsal rehearsal = rehearsed_adaptive_run(job_, card, bound_, *source_, 200);
   EXPECT_EQ(rehearsal.deaths, 0);
   RunSpec spec;
-  spec.iterations = kIterations;
+  spec.iterations = kRun;
   spec.checkpoint_interval = 1;
   TrainingRun run(job_, card, *source_, true, rehearsal.run.program, *rehearsal.run.policy);
   const RunResult result = run.run(spec, [](const IterationRecord&) { return true; });
-  EXPECT_EQ(result.finished, kIterations);
+  EXPECT_EQ(result.finished, kRun);
   EXPECT_LE(std::ssize(result.out_of_memory), most_of(std::ssize(result.iterations)));
 }
 
