@@ -77,4 +77,22 @@ std::vector<std::vector<double>> action_shares(const AdaptiveRun::Stage& stage,
   return shares;
 }
 
+std::int64_t pinned_host_bytes(const AdaptiveRun::Stage& stage, const StageDecisions& decisions,
+                               std::int32_t microbatches, std::int32_t in_flight,
+                               std::int64_t rows) {
+  std::int64_t most = 0;
+  for (std::int32_t mb = 0; mb < microbatches; ++mb) {
+    std::int64_t bytes = 0;
+    for (std::size_t a = 0; a < stage.actions.size(); ++a) {
+      if (!decisions.takes(mb, static_cast<std::int32_t>(a))) continue;
+      const OptionalAction& action = stage.actions[a];
+      bytes += stage.catalogue.entries[static_cast<std::size_t>(action.entry)]
+                   .actions[static_cast<std::size_t>(action.action)]
+                   .host_bytes.at(rows);
+    }
+    most = std::max(most, bytes);
+  }
+  return most * in_flight;
+}
+
 }  // namespace tidemark

@@ -32,4 +32,10 @@ std::vector<std::vector<double>> action_shares(const AdaptiveRun::Stage& stage,
                                                const StageDecisions& decisions,
                                                std::int32_t microbatches);
 
+// Pinned host memory of a card, at most: what any microbatch copies out on a lane with `rows`, for
+// as many as are in flight.
+std::int64_t pinned_host_bytes(const AdaptiveRun::Stage& stage, const StageDecisions& decisions,
+                               std::int32_t microbatches, std::int32_t in_flight,
+                               std::int64_t rows);
+
 }  // namespace tidemark

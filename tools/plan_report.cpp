@@ -139,6 +139,22 @@ std::string predictions_text(const PlanReport& plan) {
          " of " + gib_text(plan.run.limit) + " reserved.\n";
 }
 
+Bytes most_pinned(const PlanReport& plan) {
+  Bytes most;
+  for (const OperatorPlan& stage : plan.operators) most = std::max(most, stage.pinned);
+  return most;
+}
+
+std::string pinned_text(const PlanReport& plan) {
+  const Bytes card = most_pinned(plan);
+  if (card == Bytes(0)) return "";
+  const double node = plan.input.profile.cards_per_node.value;
+  return "At the bound, offloading takes up to " + gib_text(card) +
+         " of pinned host memory a card, " +
+         gib_text(Bytes(static_cast<std::int64_t>(node) * card.value)) + " a node of " +
+         fixed_text(node, 0) + " such cards.\n";
+}
+
 std::string megatron_text(const PlanReport& plan) {
   const StaticSearch& m = plan.megatron;
   const std::string of = "of " + std::to_string(m.settings) + " settings of Megatron-LM";
@@ -167,11 +183,20 @@ std::vector<OperatorPlan> operator_plans(const AdaptiveRun& run, const Job& job)
   std::vector<OperatorPlan> out;
   for (std::size_t s = 0; s < run.stages.size(); ++s) {
     const auto stage = static_cast<std::int32_t>(s);
-    const auto shares = [&](const LaneRows& rows) {
-      return action_shares(run.stages[s], run.policy->decide(stage, rows),
-                           run.program.schedule.microbatches);
+    const Schedule& schedule = run.program.schedule;
+    const StageDecisions in_calm = run.policy->decide(stage, calm);
+    const StageDecisions in_spike = run.policy->decide(stage, at_bound);
+    const auto shares = [&](const StageDecisions& decisions) {
+      return action_shares(run.stages[s], decisions, schedule.microbatches);
     };
-    out.push_back({summarize_operators(run.stages[s], balanced), shares(calm), shares(at_bound)});
+    // Of whole stages, rounded up.
+    const std::int32_t in_flight =
+        (peak_in_flight(schedule, stage) + schedule.chunks - 1) / schedule.chunks;
+    const auto bound_rows =
+        static_cast<std::int64_t>(static_cast<double>(balanced) * run.plan.rows_bound);
+    out.push_back({summarize_operators(run.stages[s], balanced), shares(in_calm), shares(in_spike),
+                   Bytes(pinned_host_bytes(run.stages[s], in_spike, schedule.microbatches,
+                                           in_flight, bound_rows))});
   }
   return out;
 }
@@ -184,7 +209,7 @@ Bytes PlanReport::smallest_budget() const {
 
 std::string plan_text(const PlanReport& plan, std::optional<std::int64_t> stage) {
   std::string out = verdict_text(plan) + "\n\n";
-  if (plan.feasible()) out += predictions_text(plan) + trials_text(plan);
+  if (plan.feasible()) out += predictions_text(plan) + trials_text(plan) + pinned_text(plan);
   out += megatron_text(plan) + "\n";
   return out + operators_text(plan, stage.value_or(plan.adaptive.tightest_stage())) + "\n" +
          job_text(plan.input) + warnings_text(plan.input.job);
@@ -216,6 +241,7 @@ void add_plan(nlohmann::ordered_json& result, const PlanReport& plan) {
       result["trials"]["first_iteration"] = plan.first_trial;
     }
   }
+  result["pinned_host_bytes"] = most_pinned(plan).value;
   nlohmann::ordered_json& megatron = result["megatron"];
   megatron = {{"settings", plan.megatron.settings}, {"policy", nullptr}};
   if (plan.megatron.best) {

@@ -22,6 +22,7 @@ struct OperatorPlan {
   std::vector<OperatorSummary> operators;
   std::vector<std::vector<double>> calm;      // shares under balanced routing
   std::vector<std::vector<double>> at_bound;  // if every microbatch reached the bound, on any card
+  Bytes pinned;                               // host memory of a card, then
 };
 // [stage]
 std::vector<OperatorPlan> operator_plans(const AdaptiveRun& run, const Job& job);

@@ -102,6 +102,23 @@ TEST_F(PlanFile, IsRefusedWithAnActionThatDoesNotExist) {
   EXPECT_THAT(refusal(policy), HasSubstr("forget"));
 }
 
+// One microbatch that offloads one thing, with three in flight.
+TEST_F(PlanFile, PinnedMemoryIsThatOfTheFullestMicrobatchForAllInFlight) {
+  const AdaptiveRun::Stage& stage = made_.stages[0];
+  const std::int64_t rows = 3 * balanced_lane_rows(job_);
+  const auto bytes = [&](std::size_t a) {
+    const OptionalAction& action = stage.actions[a];
+    const CataloguedAction& taken = stage.catalogue.entries[static_cast<std::size_t>(action.entry)]
+                                        .actions[static_cast<std::size_t>(action.action)];
+    return taken.kind == ActionKind::kOffload ? taken.freed.at(rows) : 0;
+  };
+  std::size_t offload = 0;
+  while (bytes(offload) == 0) ++offload;
+  StageDecisions decisions(6, static_cast<std::int32_t>(stage.actions.size()));
+  decisions.at(4, static_cast<std::int32_t>(offload)) = 1;
+  EXPECT_EQ(pinned_host_bytes(stage, decisions, 6, 3, rows), 3 * bytes(offload));
+}
+
 TEST_F(PlanFile, SharesOfActionsAddUpToTheWhole) {
   const LaneRows rows(job_, spiked_routing(job_, 2.5));
   for (std::int32_t s = 0; s < 2; ++s) {

@@ -22,8 +22,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
+// Tests run side by side, and some write the same names.
 fs::path write(const std::string& name, const std::string& content) {
-  const fs::path path = fs::path(testing::TempDir()) / name;
+  const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+  const fs::path path = fs::path(testing::TempDir()) / (test + "_" + name);
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }
