@@ -273,6 +273,10 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const Policy& policy)
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
                                    std::move(program), &policy)) {}
+TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
+                         const RoutingSource& routing, bool alike, Program program)
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
+                                   std::move(program), nullptr)) {}
 TrainingRun::~TrainingRun() = default;
 
 RunResult TrainingRun::run(const RunSpec& spec,

@@ -15,6 +15,7 @@
 #include "models/input_error.h"
 #include "models/parse_number.h"
 #include "planner/adaptive_policy.h"
+#include "planner/slot_interleaving.h"
 #include "planner/static_policies.h"
 #include "tools/quantity_text.h"
 #include "tools/text_table.h"
@@ -243,7 +244,8 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   }
   TrainingRun run = managed ? TrainingRun(job, out.input.profile, *source, alike,
                                           std::move(managed->program), *managed->policy)
-                            : TrainingRun(job, out.input.profile, *source, alike);
+                            : TrainingRun(job, out.input.profile, *source, alike,
+                                          ordered_program(job, out.input.profile));
   const bool shows = isatty(STDERR_FILENO) != 0 && options.spec.iterations > 1;
   const InterruptGuard guard;
   std::int64_t done = 0;
