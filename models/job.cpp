@@ -69,14 +69,16 @@ void validate_offload(const TrainingOptions& o, const Refuse& refuse) {
 // What transformer_config.py refuses beside combined slots, and what is not modelled there.
 void validate_combined_slots(const Job& job, const Refuse& refuse) {
   const TrainingOptions& o = job.options;
-  if (o.delay_wgrad_compute && !o.overlap_moe_expert_parallel_comm) {
+  const bool has_options =
+      o.overlap_moe_expert_parallel_comm || job.layout.schedule == PipelineSchedule::kCombined1F1B;
+  if (o.delay_wgrad_compute && !has_options) {
     refuse("delay_wgrad_compute", "true", "overlap_moe_expert_parallel_comm beside it");
   }
-  if (o.ep_overlap_early_attn_memory_release && !o.overlap_moe_expert_parallel_comm) {
+  if (o.ep_overlap_early_attn_memory_release && !has_options) {
     refuse("ep_overlap_early_attn_memory_release", "true",
            "overlap_moe_expert_parallel_comm beside it");
   }
-  if (job.layout.splits_weight_gradients()) {
+  if (!job.layout.is_megatrons()) {
     if (o.overlap_moe_expert_parallel_comm) {
       refuse("overlap_moe_expert_parallel_comm", "true", "false with this pipeline_schedule");
     }
@@ -161,7 +163,7 @@ void validate(const Job& job, const std::string& pointer) {
   }
   // Megatron's reason: several sends and receives of the same two ranks in one batch.
   if (job.layout.virtual_pipeline > 1 && job.layout.pipeline == 2 && !o.overlap_p2p_comm &&
-      !job.layout.splits_weight_gradients()) {
+      job.layout.is_megatrons()) {
     refuse("overlap_p2p_comm", "false", "true for virtual stages on two pipeline stages");
   }
   validate_recompute(job, refuse);

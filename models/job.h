@@ -128,6 +128,12 @@ struct FineGrainedOffload {
 // own from PyTorch.
 enum class MoeDispatcher { kAllToAll, kHybridEp };
 
+// In which order the host issues the operators of slots that combine a forward and a backward.
+enum class SlotOrder {
+  kMegatron,  // models/combined_order.h
+  kShortest,  // that planner/slot_interleaving.h finds, for the balanced load
+};
+
 // Switches that change memory or time, under Megatron's names.
 struct TrainingOptions {
   OptimizerOptions optimizer;
@@ -154,6 +160,7 @@ struct TrainingOptions {
   bool overlap_moe_expert_parallel_comm = false;  // with virtual stages: models/combined_order.h
   bool delay_wgrad_compute = false;
   bool ep_overlap_early_attn_memory_release = false;
+  SlotOrder combined_slot_order = SlotOrder::kMegatron;
   bool moe_permute_fusion = false;
   bool moe_router_fusion = false;
   bool moe_router_fp32 = false;  // moe_router_dtype

@@ -33,6 +33,7 @@ const Names<AttentionBackend> kAttentionBackends = {{AttentionBackend::kAuto, "a
                                                     {AttentionBackend::kFused, "fused"},
                                                     {AttentionBackend::kUnfused, "unfused"}};
 const Names<PipelineSchedule> kSchedules = {{PipelineSchedule::kOneForwardOneBackward, "1f1b"},
+                                            {PipelineSchedule::kCombined1F1B, "combined-1f1b"},
                                             {PipelineSchedule::kZbH1, "zb-h1"},
                                             {PipelineSchedule::kZbH2, "zb-h2"},
                                             {PipelineSchedule::kZbV, "zb-v"},
@@ -40,6 +41,8 @@ const Names<PipelineSchedule> kSchedules = {{PipelineSchedule::kOneForwardOneBac
                                             {PipelineSchedule::kVMin, "v-min"},
                                             {PipelineSchedule::kDualPipe, "dualpipe"},
                                             {PipelineSchedule::kDualPipeV, "dualpipe-v"}};
+const Names<SlotOrder> kSlotOrders = {{SlotOrder::kMegatron, "megatron"},
+                                      {SlotOrder::kShortest, "shortest"}};
 const Names<MoeDispatcher> kDispatchers = {{MoeDispatcher::kAllToAll, "alltoall"},
                                            {MoeDispatcher::kHybridEp, "hybridep"}};
 const Names<bool SelectiveRecompute::*> kRecomputeModules = {
@@ -260,6 +263,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   read_switch(in, "overlap_moe_expert_parallel_comm", o.overlap_moe_expert_parallel_comm);
   read_switch(in, "delay_wgrad_compute", o.delay_wgrad_compute);
   read_switch(in, "ep_overlap_early_attn_memory_release", o.ep_overlap_early_attn_memory_release);
+  read_choice(in, "combined_slot_order", kSlotOrders, o.combined_slot_order);
   read_switch(in, "moe_permute_fusion", o.moe_permute_fusion);
   read_switch(in, "moe_router_fusion", o.moe_router_fusion);
   read_switch(in, "moe_router_fp32", o.moe_router_fp32);
@@ -300,6 +304,7 @@ std::string section_of(const std::string& key) {
                                                  "moe_expert_capacity_factor",
                                                  "overlap_param_gather",
                                                  "overlap_p2p_comm",
+                                                 "combined_slot_order",
                                                  "moe_shared_expert_overlap",
                                                  "recompute_modules",
                                                  "offload_modules",
@@ -323,7 +328,7 @@ nlohmann::ordered_json parallel_to_json(const ParallelLayout& l) {
   j["context_parallel_size"] = l.context;
   j["pipeline_model_parallel_size"] = l.pipeline;
   j["virtual_pipeline_model_parallel_size"] = l.virtual_pipeline;
-  if (l.splits_weight_gradients()) j["pipeline_schedule"] = name_of(kSchedules, l.schedule);
+  if (!l.is_megatrons()) j["pipeline_schedule"] = name_of(kSchedules, l.schedule);
   if (l.microbatch_group > 0) j["microbatch_group_size_per_vp_stage"] = l.microbatch_group;
   j["expert_model_parallel_size"] = l.expert;
   j["expert_tensor_parallel_size"] = l.expert_tensor;
@@ -404,6 +409,9 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["overlap_moe_expert_parallel_comm"] = o.overlap_moe_expert_parallel_comm;
   if (o.delay_wgrad_compute) j["delay_wgrad_compute"] = true;
   if (o.ep_overlap_early_attn_memory_release) j["ep_overlap_early_attn_memory_release"] = true;
+  if (o.combined_slot_order != SlotOrder::kMegatron) {
+    j["combined_slot_order"] = name_of(kSlotOrders, o.combined_slot_order);
+  }
   j["moe_permute_fusion"] = o.moe_permute_fusion;
   j["moe_router_fusion"] = o.moe_router_fusion;
   j["moe_router_fp32"] = o.moe_router_fp32;
@@ -450,6 +458,8 @@ const std::vector<std::pair<bool SelectiveRecompute::*, std::string>>& recompute
 const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules() {
   return kSchedules;
 }
+
+const std::vector<std::pair<SlotOrder, std::string>>& slot_order_names() { return kSlotOrders; }
 
 std::optional<Version> parse_version(std::string_view text) {
   Version version;

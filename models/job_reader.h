@@ -26,6 +26,8 @@ namespace tidemark {
 
 // Pipeline schedules under their names in job files.
 const std::vector<std::pair<PipelineSchedule, std::string>>& pipeline_schedules();
+// Orders of combined slots by the names of job files, Megatron's first.
+const std::vector<std::pair<SlotOrder, std::string>>& slot_order_names();
 
 // Modules of --recompute-modules under Megatron's names.
 const std::vector<std::pair<bool SelectiveRecompute::*, std::string>>& recompute_modules();

@@ -202,6 +202,9 @@ struct OperatorGraph {
   std::vector<Departure> departures;
   std::int32_t optional_actions = 0;
   std::optional<CombinedSlots> combined;  // arranged for them
+  // Issue orders of slots that combine a forward and a backward, by their chunks: positions in
+  // forward ++ backward, optional operators included. Where there is none: models/combined_order.h.
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int32_t>> slot_orders;
 
   std::size_t size() const { return forward.size() + backward.size(); }
   const Operator& at(std::size_t i) const {

@@ -26,7 +26,7 @@ Placement ParallelLayout::placement() const {
 }
 
 std::int64_t ParallelLayout::required_chunks() const {
-  if (schedule == PipelineSchedule::kOneForwardOneBackward) return 0;
+  if (is_megatrons()) return 0;
   return placement() == Placement::kRing ? 1 : 2;
 }
 
@@ -150,7 +150,7 @@ void validate_stages(const ModelSpec& model, const ParallelLayout& layout, const
       return;
     }
     if (p == 1) refuse("pipeline_schedule", "given", "none without pipeline stages");
-    if (layout.fuses_slots() && m < 2 * p) {
+    if (layout.is_dual_pipe() && m < 2 * p) {
       refuse("global_batch_size", text(batch.global_batch_size),
              "at least 2 PP = " + text(2 * p) + " microbatches with DualPipe");
     }

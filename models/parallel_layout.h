@@ -24,6 +24,7 @@ namespace tidemark {
 // The order in which a pipeline runs forwards and backwards.
 enum class PipelineSchedule : std::uint8_t {
   kOneForwardOneBackward,  // Megatron's, interleaved with virtual stages
+  kCombined1F1B,           // plain, forwards beside backwards
   kZbH1,
   kZbH2,
   kZbV,
@@ -69,10 +70,12 @@ struct ParallelLayout {
   }
   // Weight gradients run as slots of their own.
   bool splits_weight_gradients() const {
-    return schedule != PipelineSchedule::kOneForwardOneBackward;
+    return !is_megatrons() && schedule != PipelineSchedule::kCombined1F1B;
   }
   // A forward and a backward run as one slot.
-  bool fuses_slots() const {
+  bool fuses_slots() const { return is_dual_pipe() || schedule == PipelineSchedule::kCombined1F1B; }
+  bool is_megatrons() const { return schedule == PipelineSchedule::kOneForwardOneBackward; }
+  bool is_dual_pipe() const {
     return schedule == PipelineSchedule::kDualPipe || schedule == PipelineSchedule::kDualPipeV;
   }
   std::int64_t microbatches_in_a_row() const {

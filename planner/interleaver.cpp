@@ -656,6 +656,7 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) 
       result.order = found;
       result.makespan_ns = result.bound_ns;
       result.status = SolveStatus::kOptimal;
+      issue_by_start();
       return;
     }
   } else {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/input_error.h"
+#include "planner/slot_interleaving.h"
 #include "traces/routing.h"
 
 namespace tidemark {
@@ -161,7 +162,9 @@ std::vector<Remedy> find_remedies(const Job& job, const HardwareProfile& profile
     Job changed = job;
     const std::string flags = change.apply(changed);
     if (flags.empty() || !is_possible(changed)) continue;
-    const SimulationResult result = simulate(changed, profile, balanced_routing(changed)).result;
+    const SimulationResult result =
+        simulate(changed, profile, balanced_routing(changed), ordered_program(changed, profile))
+            .result;
     Bytes peak;
     for (const StageResult& other : result.stages) peak = std::max(peak, other.peak_allocated());
     const std::int64_t time_change = result.iteration.time_ns - simulation.result.iteration.time_ns;

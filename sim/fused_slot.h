@@ -8,8 +8,9 @@
 
 namespace tidemark {
 
-// The operators of both programs in the given order, each behind those of its own program that came
-// before it. Data-parallel ones follow the operator they followed.
+// The operators of both programs in the given order, and of each program the data-parallel ones
+// right behind all those that came before them. Where weight gradients have moved, what waited for
+// all that the compute stream had been given waits for what its own program gives it there.
 SlotProgram fuse_slots(const SlotProgram& forward, const SlotProgram& backward,
                        const std::vector<IssuedOperator>& order);
 

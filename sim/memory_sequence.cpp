@@ -92,10 +92,14 @@ class References {
 
   void run(const Slot& slot) {
     const std::vector<IssuedOperator>& operators = operators_.of(slot);
+    const auto ordered = freed_in_order_.find({slot.chunk, slot.beside.chunk});
+    const bool in_order =
+        slot.kind == SlotKind::kForwardBackward && ordered != freed_in_order_.end();
     for (std::size_t i = 0; i < operators.size(); ++i) {
       const ChunkTensor at = works_on(slot, operators[i].beside);
+      const auto index = static_cast<std::size_t>(operators[i].index);
       op_ = static_cast<std::int32_t>(i);
-      run(static_cast<std::size_t>(operators[i].index), chunk(at.chunk), at.microbatch);
+      run(index, chunk(at.chunk), at.microbatch, in_order ? ordered->second[i] : freed_[index]);
     }
   }
 
@@ -172,6 +176,38 @@ class References {
       if (!border[i] && lives_[i].last >= 0)
         freed_[static_cast<std::size_t>(lives_[i].last)].push_back(id.value);
     }
+    for (const auto& [chunks, order] : graph_.slot_orders) {
+      freed_in_order_[chunks] = freed_by(order);
+    }
+  }
+
+  // [position in a slot's order] -> storages: weight gradients may have moved past other users.
+  std::vector<std::vector<std::int32_t>> freed_by(const std::vector<std::int32_t>& order) const {
+    // The pass that frees a storage (the other one works on another microbatch), and the last user.
+    struct End {
+      bool backward = false;
+      std::size_t user = 0;
+    };
+    const auto is_backward = [&](std::int32_t op) { return op >= std::ssize(graph_.forward); };
+    std::map<std::int32_t, End> ends;  // by storage
+    for (const std::int32_t op : order) {
+      for (const std::int32_t s : freed_[static_cast<std::size_t>(op)]) {
+        ends[s].backward = is_backward(op);
+      }
+    }
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const Operator& op = graph_.at(static_cast<std::size_t>(order[i]));
+      for (const auto* list : {&op.reads, &op.writes, &op.holds}) {
+        for (const StorageId s : *list) {
+          const auto it = ends.find(s.value);
+          if (it == ends.end() || it->second.backward != is_backward(order[i])) continue;
+          if (op.action < 0 || action_of_[s.index()] >= 0) it->second.user = i;
+        }
+      }
+    }
+    std::vector<std::vector<std::int32_t>> freed(order.size());
+    for (const auto& [s, end] : ends) freed[end.user].push_back(s);
+    return freed;
   }
   bool has_bytes(StorageId s) const { return graph_.storages[s.index()].bytes != Size{}; }
 
@@ -183,7 +219,8 @@ class References {
     return graph_.storages[static_cast<std::size_t>(storage)].name;
   }
 
-  void run(std::size_t op, const Chunk& c, std::int32_t microbatch) {
+  void run(std::size_t op, const Chunk& c, std::int32_t microbatch,
+           const std::vector<std::int32_t>& freed) {
     const std::int32_t action = graph_.at(op).action;
     for (std::int32_t s : allocated_[op]) {
       emit(s, microbatch, true, action);
@@ -198,7 +235,7 @@ class References {
       if (owner != owners_.end()) release(owner->second.first, owner->second.second);
       owners_[attribute] = {id, microbatch};
     }
-    for (std::int32_t s : freed_[op]) {
+    for (std::int32_t s : freed) {
       const std::int32_t owner = action_of_[static_cast<std::size_t>(s)];
       if (owner >= 0) {
         emit(s, microbatch, false, owner);
@@ -223,6 +260,9 @@ class References {
   std::vector<Lifetime> lives_;
   std::vector<std::vector<std::int32_t>> allocated_;  // [operator] -> storages
   std::vector<std::vector<std::int32_t>> freed_;
+  // The same by position in the slot, where its order is given: [chunks that run forward, backward]
+  std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::vector<std::int32_t>>>
+      freed_in_order_;
   std::vector<std::int32_t> attribute_;          // [storage]: of a module; -1: none
   std::vector<std::int32_t> action_of_;          // [storage]: that alone refers to it; -1: none
   std::vector<std::vector<Departure>> departs_;  // [operator of the forward]

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/layer_operators.h"
+#include "sim/combined_1f1b.h"
 #include "sim/dual_pipe.h"
 #include "sim/fused_slot.h"
 #include "sim/operator_cost.h"
@@ -254,8 +255,10 @@ std::vector<ChunkOffload> plan_offload(const Job& job, std::int64_t stage, Opera
   return plans;
 }
 
-SlotOrders slot_orders(PipelineSchedule schedule, std::int32_t stages, std::int32_t microbatches) {
-  switch (schedule) {
+SlotOrders slot_orders(const Job& job, std::int32_t stages, std::int32_t microbatches) {
+  switch (job.layout.schedule) {
+    case PipelineSchedule::kCombined1F1B:
+      return build_combined_1f1b(stages, microbatches, job.options.delay_wgrad_compute);
     case PipelineSchedule::kZbH1:
       return build_zb_h1(stages, microbatches);
     case PipelineSchedule::kZbH2:
@@ -343,8 +346,8 @@ Schedule build_schedule(const Job& job) {
   const ParallelLayout& l = job.layout;
   const auto stages = static_cast<std::int32_t>(l.pipeline);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(l));
-  if (l.splits_weight_gradients()) {
-    return with_transfers(slot_orders(l.schedule, stages, microbatches), microbatches,
+  if (!l.is_megatrons()) {
+    return with_transfers(slot_orders(job, stages, microbatches), microbatches,
                           static_cast<std::int32_t>(l.virtual_pipeline), l.placement());
   }
   if (l.virtual_pipeline == 1) return build_1f1b(stages, microbatches);

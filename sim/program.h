@@ -173,9 +173,11 @@ struct Program {
 // The schedule of the job's pipeline. Requires: a validated job.
 Schedule build_schedule(const Job& job);
 
-// Requires: a validated job.
+// Requires: a validated job. Combined slots have Megatron's order; for the one that the job names
+// see planner/slot_interleaving.h.
 Program build_program(const Job& job, const HardwareProfile& profile);
-// With the stages' graphs given: the job's, changed by actions (planner/optional_actions.h).
+// With the stages' graphs given: the job's, changed by actions (planner/optional_actions.h) or with
+// orders for its combined slots.
 Program build_program(const Job& job, const HardwareProfile& profile,
                       std::vector<OperatorGraph> graphs);
 

@@ -223,10 +223,16 @@ RankPeak highest_peak(const Job& given, const HardwareProfile& profile,
   return *std::ranges::max_element(peaks, {}, &RankPeak::peak);
 }
 
-Simulation simulate(const Job& given, const HardwareProfile& profile, const RoutingCounts& routing,
+Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder) {
+  return simulate(job, profile, routing, build_program(on_platform(job, profile), profile),
+                  recorder);
+}
+
+Simulation simulate(const Job& given, const HardwareProfile& profile, const RoutingCounts& routing,
+                    Program program, Recorder* recorder) {
   const Job job = on_platform(given, profile);
-  Simulation out{build_program(job, profile), LaneRows(job, routing), {}};
+  Simulation out{std::move(program), LaneRows(job, routing), {}};
   SimulationResult& r = out.result;
   r.capacity = profile.capacity();
   r.reserved_outside = r.capacity - segment_limit(profile);

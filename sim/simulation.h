@@ -100,6 +100,9 @@ Job on_platform(Job job, const HardwareProfile& profile);
 // Requires: a validated job. `recorder` sees every operator of the run.
 Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
                     Recorder* recorder = nullptr);
+// Of a program of the job, on its platform.
+Simulation simulate(const Job& job, const HardwareProfile& profile, const RoutingCounts& routing,
+                    Program program, Recorder* recorder = nullptr);
 
 // The highest peak allocated of all ranks: ranks that share a stage's weights own different pieces
 // of its optimizer state, on which the allocator's blocks depend.

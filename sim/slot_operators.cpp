@@ -10,8 +10,8 @@ void append(std::vector<IssuedOperator>& out, OperatorRange range, std::int32_t 
 }
 
 // Merges two lists that are in order by themselves.
-std::vector<IssuedOperator> combined(const OperatorGraph& graph, const Chunk& f, const Chunk& b,
-                                     std::int32_t offset) {
+std::vector<IssuedOperator> in_megatrons_order(const OperatorGraph& graph, const Chunk& f,
+                                               const Chunk& b, std::int32_t offset) {
   const std::vector<CombinedPosition> forward = combined_positions(graph, f, true);
   const std::vector<CombinedPosition> backward = combined_positions(graph, b, false);
   std::vector<IssuedOperator> out;
@@ -26,6 +26,18 @@ std::vector<IssuedOperator> combined(const OperatorGraph& graph, const Chunk& f,
       out.push_back({offset + b.backward.begin + static_cast<std::int32_t>(j++), true});
     }
   }
+  return out;
+}
+
+std::vector<IssuedOperator> combined(const OperatorGraph& graph, std::int32_t f, std::int32_t b) {
+  const auto offset = static_cast<std::int32_t>(graph.forward.size());
+  const auto given = graph.slot_orders.find({f, b});
+  if (given == graph.slot_orders.end()) {
+    return in_megatrons_order(graph, graph.chunks[static_cast<std::size_t>(f)],
+                              graph.chunks[static_cast<std::size_t>(b)], offset);
+  }
+  std::vector<IssuedOperator> out;
+  for (const std::int32_t op : given->second) out.push_back({op, op >= offset});
   return out;
 }
 
@@ -50,8 +62,7 @@ std::vector<IssuedOperator> slot_operators(const OperatorGraph& graph, const Slo
       append(out, chunk.weight, offset);
       break;
     case SlotKind::kForwardBackward:
-      return combined(graph, chunk, graph.chunks[static_cast<std::size_t>(slot.beside.chunk)],
-                      offset);
+      return combined(graph, slot.chunk, slot.beside.chunk);
   }
   return out;
 }

@@ -17,7 +17,8 @@ struct IssuedOperator {
 };
 
 // A whole backward is the gradients of inputs and then those of weights that run by themselves.
-// Requires of combined slots: a graph arranged for them.
+// Requires of combined slots: a graph arranged for them; they have the order that the graph gives
+// (OperatorGraph::slot_orders), or Megatron's.
 std::vector<IssuedOperator> slot_operators(const OperatorGraph& graph, const Slot& slot);
 
 // Remembers the answers: they are the same for every microbatch.

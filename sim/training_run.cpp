@@ -292,6 +292,10 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const Policy& policy)
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
                                    std::move(program), &policy)) {}
+TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
+                         const RoutingSource& routing, bool alike, Program program)
+    : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
+                                   std::move(program), nullptr)) {}
 TrainingRun::~TrainingRun() = default;
 
 std::vector<CardPeak> TrainingRun::card_peaks() const { return impl_->card_peaks(); }

@@ -95,6 +95,9 @@ class TrainingRun {
   // Of a program with optional actions; `policy`, which outlives this, decides about them.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
               bool alike, Program program, const Policy& policy);
+  // Of a program in which nothing is optional.
+  TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
+              bool alike, Program program);
   // `alike`: all cards of a stage do the same work, so one unit stands for all. Requires: a
   // validated job; `routing` of its shape outlives this.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,

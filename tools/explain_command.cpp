@@ -5,6 +5,7 @@
 
 #include "models/input_error.h"
 #include "planner/remedies.h"
+#include "planner/slot_interleaving.h"
 #include "sim/peak_snapshot.h"
 #include "tools/command.h"
 #include "tools/gnuplot.h"
@@ -219,7 +220,8 @@ Report run(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const std::optional<std::int64_t> asked =
       arguments.integer("stage", 0, input.job.layout.pipeline - 1);
-  const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job));
+  const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job),
+                                         ordered_program(input.job, input.profile));
   const Verdict verdict = judge(input, simulation);
   const std::int64_t stage = asked.value_or(verdict.stage);
   const Explanation explanation{stage,

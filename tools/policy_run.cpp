@@ -17,6 +17,7 @@
 #include "planner/bagualu2_policy.h"
 #include "planner/recompute_baselines.h"
 #include "planner/rehearsal.h"
+#include "planner/slot_interleaving.h"
 #include "planner/static_policies.h"
 #include "planner/static_search.h"
 #include "tools/output_file.h"
@@ -226,9 +227,10 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
     }
   }
   const bool alike = cards_are_alike(job, routing);
-  TrainingRun run = managed ? TrainingRun(job, profile, *source, alike, std::move(managed->program),
-                                          *managed->policy)
-                            : TrainingRun(job, profile, *source, alike);
+  TrainingRun run =
+      managed
+          ? TrainingRun(job, profile, *source, alike, std::move(managed->program), *managed->policy)
+          : TrainingRun(job, profile, *source, alike, ordered_program(job, profile));
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
   out.run = run_with_progress(run, spec, policy, options.memory_csv);

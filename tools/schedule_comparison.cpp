@@ -10,6 +10,8 @@
 
 #include "models/input_error.h"
 #include "models/job_reader.h"
+#include "planner/slot_interleaving.h"
+#include "tools/exposed_communication.h"
 #include "tools/job_input.h"
 #include "tools/quantity_text.h"
 #include "tools/simulation_report.h"
@@ -62,7 +64,8 @@ Job with_schedule(Job job, const std::string& name) {
     }
     l.virtual_pipeline = std::max<std::int64_t>(l.required_chunks(), 1);
   }
-  if (name != kCombined) o.delay_wgrad_compute = o.ep_overlap_early_attn_memory_release = false;
+  const bool delays = name == kCombined || l.schedule == PipelineSchedule::kCombined1F1B;
+  if (!delays) o.delay_wgrad_compute = o.ep_overlap_early_attn_memory_release = false;
   // Megatron refuses it beside combined slots.
   if (job.combines_slots()) o.moe_shared_expert_overlap = false;
   return job;
@@ -70,6 +73,7 @@ Job with_schedule(Job job, const std::string& name) {
 
 struct Outcome {
   std::string name;
+  std::string order;    // of combined slots; empty: there are none
   std::string refused;  // why it cannot be; empty: it was simulated
   IterationResult iteration;
   std::vector<std::int32_t> in_flight;  // [stage]: chunks
@@ -77,20 +81,17 @@ struct Outcome {
   Bytes peak_allocated;                 // of the stage that allocates most
   Bytes peak_reserved;
   bool fits = false;
+  std::int64_t expert_ns = 0;  // expert-parallel communication of a card, mean over the stages
+  std::int64_t exposed_ns = 0;
 };
 
-Outcome simulate_schedule(const JobInput& input, const std::string& name) {
+Outcome simulate_job(const Job& job, const HardwareProfile& profile) {
   Outcome out;
-  out.name = name;
-  const Job job = with_schedule(input.job, name);
-  try {
-    validate(job, "");
-  } catch (const InputError& error) {
-    const Violation& v = error.violations().front();
-    out.refused = v.place + ": " + v.found + ", needs " + v.allowed;
-    return out;
-  }
-  const Simulation simulation = simulate(job, input.profile, balanced_routing(job));
+  ExposedCommunication communication(static_cast<std::size_t>(job.layout.pipeline));
+  const Simulation simulation =
+      simulate(job, profile, balanced_routing(job), ordered_program(job, profile), &communication);
+  out.expert_ns = communication.all_ns();
+  out.exposed_ns = communication.exposed_ns();
   out.iteration = simulation.result.iteration;
   out.chunks = job.layout.virtual_pipeline;
   out.fits = simulation.result.fits();
@@ -102,6 +103,38 @@ Outcome simulate_schedule(const JobInput& input, const std::string& name) {
   return out;
 }
 
+// Combined slots in both orders.
+std::vector<Outcome> simulate_schedule(const JobInput& input, const std::string& name) {
+  Job job = with_schedule(input.job, name);
+  try {
+    validate(job, "");
+  } catch (const InputError& error) {
+    const Violation& v = error.violations().front();
+    return {{.name = name, .refused = v.place + ": " + v.found + ", needs " + v.allowed}};
+  }
+  std::vector<Outcome> out;
+  for (const auto& [order, text] : slot_order_names()) {
+    if (!job.combines_slots() && !out.empty()) break;
+    job.options.combined_slot_order = order;
+    out.push_back(simulate_job(job, input.profile));
+    out.back().name = name;
+    if (job.combines_slots()) out.back().order = text;
+  }
+  return out;
+}
+
+// What the second order of the same schedule makes better.
+std::string gain_text(const Outcome& first, const Outcome& second) {
+  const std::int64_t saved = first.iteration.time_ns - second.iteration.time_ns;
+  if (saved <= 0) return second.name + ": no order shorter than Megatron's was found.\n";
+  return second.name + ": our order of combined slots saves " + duration_text(SimDuration(saved)) +
+         " (" +
+         share_text(static_cast<double>(saved), static_cast<double>(first.iteration.time_ns)) +
+         ") of Megatron's; exposed expert communication " +
+         duration_text(SimDuration(first.exposed_ns)) + " -> " +
+         duration_text(SimDuration(second.exposed_ns)) + ".\n";
+}
+
 std::string table_text(const std::vector<Outcome>& outcomes) {
   using Align = TextTable::Align;
   TextTable table({{"schedule", Align::kLeft},
@@ -110,8 +143,12 @@ std::string table_text(const std::vector<Outcome>& outcomes) {
                    {"in flight"},
                    {"peak allocated"},
                    {"reserved"},
-                   {"fits", Align::kLeft}});
+                   {"fits", Align::kLeft},
+                   {"expert communication"},
+                   {"exposed"}});
   std::string refused;
+  std::string gains;
+  const Outcome* before = nullptr;
   for (const Outcome& o : outcomes) {
     if (!o.refused.empty()) {
       refused += o.name + " is not possible: " + o.refused + "\n";
@@ -120,16 +157,23 @@ std::string table_text(const std::vector<Outcome>& outcomes) {
     // In microbatches of a stage.
     const double most =
         static_cast<double>(*std::ranges::max_element(o.in_flight)) / static_cast<double>(o.chunks);
-    table.add_row({o.name, duration_text(SimDuration(o.iteration.time_ns)),
+    table.add_row({o.name + (o.order.empty() ? "" : ", order " + o.order),
+                   duration_text(SimDuration(o.iteration.time_ns)),
                    share_text(o.iteration.bubble_fraction, 1), fixed_text(most, 1),
-                   gib_text(o.peak_allocated), gib_text(o.peak_reserved), o.fits ? "yes" : "no"});
+                   gib_text(o.peak_allocated), gib_text(o.peak_reserved), o.fits ? "yes" : "no",
+                   duration_text(SimDuration(o.expert_ns)),
+                   duration_text(SimDuration(o.exposed_ns))});
+    if (before != nullptr && before->name == o.name) gains += gain_text(*before, o);
+    before = &o;
   }
-  return table.text() + (refused.empty() ? "" : "\n" + refused);
+  return table.text() + (gains.empty() ? "" : "\n" + gains) +
+         (refused.empty() ? "" : "\n" + refused);
 }
 
 nlohmann::ordered_json to_json(const Outcome& o) {
   nlohmann::ordered_json json;
   json["name"] = o.name;
+  if (!o.order.empty()) json["combined_slot_order"] = o.order;
   if (!o.refused.empty()) {
     json["refused"] = o.refused;
     return json;
@@ -141,6 +185,8 @@ nlohmann::ordered_json to_json(const Outcome& o) {
   json["peak_allocated_bytes"] = o.peak_allocated.value;
   json["peak_reserved_bytes"] = o.peak_reserved.value;
   json["fits"] = o.fits;
+  json["expert_communication_ns"] = o.expert_ns;
+  json["exposed_expert_communication_ns"] = o.exposed_ns;
   return json;
 }
 
@@ -150,12 +196,16 @@ Report compare_schedules(const Arguments& arguments) {
   const std::vector<std::string> names = read_schedules(arguments);
   const JobInput input = read_job_input(arguments);
   std::vector<Outcome> outcomes;
-  for (const std::string& name : names) outcomes.push_back(simulate_schedule(input, name));
+  for (const std::string& name : names) {
+    for (Outcome& o : simulate_schedule(input, name)) outcomes.push_back(std::move(o));
+  }
   Report report;
   report.json = result_with_provenance(input.files, arguments);
   for (const Outcome& o : outcomes) report.json["schedules"].push_back(to_json(o));
   report.text = job_text(input) + "\n" + table_text(outcomes) +
-                "\nIn flight: microbatches of a whole stage that the fullest stage holds.\n" +
+                "\nIn flight: microbatches of a whole stage that the fullest stage holds. Expert "
+                "communication:\nof a card, mean over the stages; exposed while nothing "
+                "computes.\n" +
                 warnings_text(input.job);
   return report;
 }

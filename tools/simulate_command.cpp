@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "planner/slot_interleaving.h"
 #include "tools/chrome_trace.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
@@ -44,7 +45,8 @@ Report run(const Arguments& arguments) {
       !cards_are_alike(input.job, routing_input(input.job))) {
     return run_whole(input, options, arguments);
   }
-  const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job));
+  const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job),
+                                         ordered_program(input.job, input.profile));
   const Verdict verdict = judge(input, simulation);
   if (const auto path = arguments.text("trace")) write_trace(*path, input.job, simulation);
 

@@ -211,6 +211,10 @@ Job random_scheduled_job(std::uint64_t seed) {
     o.moe_shared_expert_overlap = o.recompute.moe = false;
     o.full_recompute.reset();
   }
+  if (l.schedule == PipelineSchedule::kCombined1F1B) {
+    o.delay_wgrad_compute = rng.coin();
+    o.ep_overlap_early_attn_memory_release = rng.coin();
+  }
   const std::int64_t microbatches =
       l.fuses_slots() ? 2 * l.pipeline + 2 * rng.below(3) : rng.between(1, 9);
   job.batch.global_batch_size = job.batch.micro_batch_size * l.data() * microbatches;
