@@ -110,7 +110,10 @@ std::vector<Outcome> simulate_schedule(const JobInput& input, const std::string&
     validate(job, "");
   } catch (const InputError& error) {
     const Violation& v = error.violations().front();
-    return {{.name = name, .refused = v.place + ": " + v.found + ", needs " + v.allowed}};
+    Outcome refused;
+    refused.name = name;
+    refused.refused = v.place + ": " + v.found + ", needs " + v.allowed;
+    return {refused};
   }
   std::vector<Outcome> out;
   for (const auto& [order, text] : slot_order_names()) {

@@ -1,0 +1,96 @@
+// Combined slots in the interleaver's order, on random jobs: every order is legal, and every engine
+// and memory model sees the same slot. Orders are taken whether they are shorter or not.
+
+#include "planner/slot_interleaving.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "hw_profiles/hardware_profile.h"
+#include "planner/check_order.h"
+#include "planner/interleaver.h"
+#include "sim/check_schedule.h"
+#include "sim/lane_engine.h"
+#include "sim/memory_profile.h"
+#include "sim/memory_sequence.h"
+#include "tests/support/naive_engine.h"
+#include "tests/support/naive_memory.h"
+#include "tests/support/random_jobs.h"
+
+namespace tidemark {
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kSeeds = 60;
+#else
+constexpr std::uint64_t kSeeds = 240;
+#endif
+
+const HardwareProfile& bw1000() {
+  static const HardwareProfile profile = load_hardware_profile("bw1000");
+  return profile;
+}
+
+// The stages' graphs with an order for each pair of chunks that the schedule combines.
+std::vector<OperatorGraph> interleaved_graphs(const Job& job, std::uint64_t seed) {
+  const Program program = build_program(job, bw1000());
+  const LaneRows rows(job, balanced_routing(job));
+  std::vector<OperatorGraph> graphs;
+  for (const StageProgram& stage : program.stages) {
+    OperatorGraph& graph = graphs.emplace_back(stage.graph);
+    for (const auto& [key, fused] : stage.fused) {
+      if (key.first || key.last) continue;  // with operators of an iteration's border
+      const InterleavableSlot slot =
+          interleavable_slot(graph, fused, run_alone(program, fused, rows));
+      const StreamOrder order = interleave(slot.problem, {});
+      EXPECT_THAT(check_order(slot.problem, order), testing::IsEmpty()) << describe(job, seed);
+      std::vector<std::int32_t> issued = issue_order(slot, order.order);
+      EXPECT_EQ(issued.size(), fused.ops.size()) << describe(job, seed);
+      graph.slot_orders[{key.forward_chunk, key.backward_chunk}] = std::move(issued);
+    }
+  }
+  return graphs;
+}
+
+void expect_agreement(const Job& job, std::uint64_t seed) {
+  const Program program = build_program(job, bw1000(), interleaved_graphs(job, seed));
+  ASSERT_THAT(check_schedule(program.schedule), testing::IsEmpty()) << describe(job, seed);
+  const LaneRows rows(job, random_routing(job, seed));
+  const IterationTimes times = run_units(program, {&rows, 1});
+  const NaiveRun naive = run_naively(program, {&rows, 1});
+  ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
+  for (std::size_t stage = 0; stage < program.stages.size(); ++stage) {
+    ASSERT_EQ(times.units[0].stages[stage].finish_ns, naive.units[0].finish_ns[stage])
+        << describe(job, seed);
+  }
+  for (std::int32_t stage = 0; stage < job.layout.pipeline; ++stage) {
+    const OperatorGraph& graph = program.stages[static_cast<std::size_t>(stage)].graph;
+    const MemorySequence sequence = build_memory_sequence(graph, program.schedule, stage);
+    const StageMemory memory = profile_memory(job, graph, sequence, rows);
+    const NaiveMemory replayed = replay(job, graph, sequence, rows, 0);
+    ASSERT_EQ(memory.lanes[0].bytes.value, replayed.peak) << describe(job, seed);
+    if (!job.layout.is_megatrons()) continue;
+    const NaiveMemory python = run_schedule(job, graph, stage, rows, 0);
+    ASSERT_EQ(memory.lanes[0].bytes.value, python.peak) << describe(job, seed);
+    ASSERT_EQ(memory.carried_over.value, python.left_behind) << describe(job, seed);
+  }
+}
+
+TEST(SlotInterleaving, EnginesAndMemoryModelsAgreeOnIt) {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    for (const Job& job : {random_job(seed), random_scheduled_job(seed)}) {
+      if (!job.combines_slots()) continue;
+      ++compared;
+      ASSERT_NO_FATAL_FAILURE(expect_agreement(job, seed));
+    }
+  }
+  EXPECT_GT(compared, static_cast<int>(kSeeds) / 8);
+}
+
+}  // namespace
+}  // namespace tidemark
