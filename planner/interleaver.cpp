@@ -118,7 +118,7 @@ struct Interleaver::Workspace {
   void expand(std::int32_t parent, std::int64_t incumbent);
   bool keep(const Candidate& candidate, std::int32_t kept);
   bool dominates(const std::int64_t* a, const std::int64_t* b) const;
-  void solve(const SlotProblem& problem, WorkLimit limit);
+  void solve(const SlotProblem& problem, OrderLimit limit);
   void issue_by_start();
 };
 
@@ -642,7 +642,7 @@ void Interleaver::Workspace::try_serial_orders(std::int32_t num_chains) {
            std::next_permutation(chain_order.begin(), chain_order.end()));
 }
 
-void Interleaver::Workspace::solve(const SlotProblem& problem, WorkLimit limit) {
+void Interleaver::Workspace::solve(const SlotProblem& problem, OrderLimit limit) {
   result.order.clear();
   result.nodes = 0;
   build(problem);
@@ -717,12 +717,12 @@ void Interleaver::Workspace::issue_by_start() {
 Interleaver::Interleaver() : workspace_(std::make_unique<Workspace>()) {}
 Interleaver::~Interleaver() = default;
 
-const StreamOrder& Interleaver::solve(const SlotProblem& problem, WorkLimit limit) {
+const StreamOrder& Interleaver::solve(const SlotProblem& problem, OrderLimit limit) {
   workspace_->solve(problem, limit);
   return workspace_->result;
 }
 
-StreamOrder interleave(const SlotProblem& problem, WorkLimit limit) {
+StreamOrder interleave(const SlotProblem& problem, OrderLimit limit) {
   validate(problem);
   Interleaver interleaver;
   return interleaver.solve(problem, limit);

@@ -42,7 +42,7 @@ class Interleaver {
 
   // The result lives until the next call. Allocates only for problems larger than any before.
   // Requires: a validated problem.
-  const StreamOrder& solve(const SlotProblem& problem, WorkLimit limit);
+  const StreamOrder& solve(const SlotProblem& problem, OrderLimit limit);
 
  private:
   struct Workspace;
@@ -50,6 +50,6 @@ class Interleaver {
 };
 
 // Throws: InputError when the problem is not valid.
-StreamOrder interleave(const SlotProblem& problem, WorkLimit limit);
+StreamOrder interleave(const SlotProblem& problem, OrderLimit limit);
 
 }  // namespace tidemark

@@ -33,7 +33,7 @@ struct Bucketing {
 class OrderCache {
  public:
   // Forgets everything when it would hold more than `capacity` orders.
-  explicit OrderCache(WorkLimit limit, Bucketing bucketing = {}, std::size_t capacity = 1 << 16)
+  explicit OrderCache(OrderLimit limit, Bucketing bucketing = {}, std::size_t capacity = 1 << 16)
       : limit_(limit), bucketing_(bucketing), capacity_(capacity) {}
 
   // The makespan and the bound are those of this problem, from its own durations. Returns: lives
@@ -55,7 +55,7 @@ class OrderCache {
   };
 
   Interleaver interleaver_;
-  WorkLimit limit_;
+  OrderLimit limit_;
   Bucketing bucketing_;
   std::size_t capacity_;
   std::unordered_map<Key, StreamOrder, Hash, Equal> orders_;

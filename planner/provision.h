@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "models/operator_graph.h"
+#include "planner/solve_status.h"
 
 namespace tidemark {
 
@@ -90,13 +91,6 @@ struct ProvisionProblem {
 // Of branch and bound, over all lanes together.
 struct WorkLimit {
   std::int64_t nodes = 20'000;
-};
-
-enum class SolveStatus : std::uint8_t {
-  kOptimal,
-  kFeasible,  // the limit was hit: a plan, and how far from the optimum it is at most
-  kInfeasible,
-  kLimit,  // the limit was hit without a plan
 };
 
 // Why there is no plan.

@@ -14,7 +14,7 @@ namespace tidemark {
 namespace {
 
 // Partial orders looked at for one slot. They are found once for a job, not while it runs.
-constexpr WorkLimit kWork{1 << 17};
+constexpr OrderLimit kWork{1 << 17};
 
 constexpr std::int32_t kForwardChain = 0;
 constexpr std::int32_t kBackwardChain = 1;

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "planner/solve_status.h"
+
 namespace tidemark {
 
 struct SlotOperator {
@@ -72,23 +74,16 @@ struct SlotProblem {
 };
 
 // What a search may spend: partial orders looked at.
-struct WorkLimit {
+struct OrderLimit {
   std::int64_t nodes = 6 << 10;
-};
-
-enum class SolveStatus : std::uint8_t {
-  kOptimal,     // proven
-  kFeasible,    // makespan_ns - bound_ns is what may be left
-  kInfeasible,  // proven: no order stays within the memory limit
-  kLimit,       // no order found within the work limit
 };
 
 struct StreamOrder {
   std::vector<std::int32_t> order;  // operators; empty when there is none
   std::int64_t makespan_ns = 0;
-  std::int64_t bound_ns = 0;  // no order is shorter
-  SolveStatus status = SolveStatus::kLimit;
-  std::int64_t nodes = 0;  // spent
+  std::int64_t bound_ns = 0;                 // no order is shorter
+  SolveStatus status = SolveStatus::kLimit;  // infeasible: none stays within the memory limit
+  std::int64_t nodes = 0;                    // spent
 };
 
 // The operators by number, each with its predecessors.

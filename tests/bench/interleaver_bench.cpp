@@ -57,8 +57,8 @@ void cold(benchmark::State& state, bool memory) {
 }
 void BM_Interleave(benchmark::State& state) { cold(state, false); }
 void BM_InterleaveWithMemory(benchmark::State& state) { cold(state, true); }
-BENCHMARK(BM_Interleave)->Arg(2048)->Arg(WorkLimit{}.nodes)->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_InterleaveWithMemory)->Arg(WorkLimit{}.nodes)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Interleave)->Arg(2048)->Arg(OrderLimit{}.nodes)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_InterleaveWithMemory)->Arg(OrderLimit{}.nodes)->Unit(benchmark::kMicrosecond);
 
 void cached(benchmark::State& state, bool memory) {
   const std::vector<SlotProblem> problems = slots(memory);

@@ -28,7 +28,7 @@ constexpr std::uint64_t kSlots = 10;  // the exact search takes minutes there
 #else
 constexpr std::uint64_t kSlots = 60;
 #endif
-constexpr WorkLimit kAllOfIt{std::int64_t{1} << 40};
+constexpr OrderLimit kAllOfIt{std::int64_t{1} << 40};
 
 SlotProblem two_chains(std::uint64_t seed, bool memory) {
   Rng rng(seed);
@@ -116,7 +116,7 @@ struct Gaps {
 };
 
 template <class Generate>
-Gaps gaps(std::uint64_t instances, WorkLimit limit, Generate generate) {
+Gaps gaps(std::uint64_t instances, OrderLimit limit, Generate generate) {
   constexpr std::size_t kMaxStates = 1 << 19;
   Gaps gaps;
   Interleaver interleaver;

@@ -11,7 +11,7 @@ namespace {
 
 using testing::IsEmpty;
 
-constexpr WorkLimit kEnough{1 << 20};
+constexpr OrderLimit kEnough{1 << 20};
 
 // `layers` times compute 10, comm 10.
 Chain alternating(const char* name, int layers) {

@@ -10,7 +10,7 @@ namespace {
 
 using testing::IsEmpty;
 
-constexpr WorkLimit kEnough{1 << 20};
+constexpr OrderLimit kEnough{1 << 20};
 
 SlotProblem problem(std::int64_t attention_ns) {
   SlotProblem p;
