@@ -32,6 +32,15 @@ LogContext read_context(JsonReader& in) {
 
 }  // namespace
 
+JobVariants::JobVariants(JsonReader& claim, const fs::path& root)
+    : file_(root / claim.string("job")), base_(load_json(file_)) {}
+
+Job JobVariants::read(JsonReader& in) const {
+  nlohmann::json json = base_;
+  json.merge_patch(in.raw("patch"));
+  return job_from_json(json, file_.string() + " as patched");
+}
+
 Tolerance read_tolerance(JsonReader& claim) {
   Tolerance tolerance;
   claim.object("tolerance", [&](JsonReader& in) {

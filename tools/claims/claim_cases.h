@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "models/json_reader.h"
 #include "sim/simulation.h"
 #include "tools/job_input.h"
@@ -35,6 +37,18 @@ std::vector<Case> read_cases(JsonReader& claim, Read read) {
   claim.objects("cases", [&](JsonReader& in) { cases.push_back(read(in)); });
   return cases;
 }
+
+// Variants of one job: the file in the claim's "job", and a case's "patch" to it (JSON merge
+// patches, RFC 7386).
+class JobVariants {
+ public:
+  JobVariants(JsonReader& claim, const fs::path& root);
+  Job read(JsonReader& in) const;
+
+ private:
+  fs::path file_;
+  nlohmann::json base_;
+};
 
 // A training log and what it does not say.
 struct LogCase {

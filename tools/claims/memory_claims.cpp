@@ -218,7 +218,7 @@ ClaimCheck last_rank_memory(JsonReader& claim, const fs::path& root) {
   };
 }
 
-// The highest peak allocated of all ranks, for variants of one job (JSON merge patches, RFC 7386).
+// The highest peak allocated of all ranks, for variants of one job.
 // Variants that ran out of memory are listed with what we predict.
 ClaimCheck highest_rank_memory(JsonReader& claim, const fs::path& root) {
   struct Case {
@@ -227,14 +227,11 @@ ClaimCheck highest_rank_memory(JsonReader& claim, const fs::path& root) {
     std::optional<std::int64_t> measured;  // empty: out of memory
   };
   const Tolerance tolerance = read_tolerance(claim);
-  const fs::path file = root / claim.string("job");
-  const nlohmann::json base = load_json(file);
+  const JobVariants variants(claim, root);
   auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
     Case c;
     c.what = in.string("what");
-    nlohmann::json json = base;
-    json.merge_patch(in.raw("patch"));
-    c.job = job_from_json(json, file.string() + " as patched");
+    c.job = variants.read(in);
     c.measured = in.optional_integer("measured_bytes", {1, std::int64_t{1} << 50});
     return c;
   });

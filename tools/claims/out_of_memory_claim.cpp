@@ -1,8 +1,5 @@
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"
 #include "tools/claims/claim_lines.h"
@@ -10,8 +7,8 @@
 
 namespace tidemark::claims {
 
-// Which variants of one job (JSON merge patches, RFC 7386) run out of memory on their card. Of
-// those that did, `missed` may be predicted to run; of those that ran, none to run out.
+// Which variants of one job run out of memory on their card. Of those that did, `missed` may be
+// predicted to run; of those that ran, none to run out.
 ClaimCheck out_of_memory(JsonReader& claim, const fs::path& root) {
   struct Case {
     std::string what;
@@ -20,14 +17,11 @@ ClaimCheck out_of_memory(JsonReader& claim, const fs::path& root) {
   };
   std::int64_t missed = 0;
   claim.object("tolerance", [&](JsonReader& in) { missed = in.integer("missed", {0, 1 << 10}); });
-  const fs::path file = root / claim.string("job");
-  const nlohmann::json base = load_json(file);
+  const JobVariants variants(claim, root);
   auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
     Case c;
     c.what = in.string("what");
-    nlohmann::json json = base;
-    json.merge_patch(in.raw("patch"));
-    c.job = job_from_json(json, file.string() + " as patched");
+    c.job = variants.read(in);
     c.ran = in.boolean("ran");
     return c;
   });

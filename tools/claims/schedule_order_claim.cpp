@@ -3,7 +3,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/job_reader.h"
 #include "tools/claims/claim_cases.h"
 #include "tools/claims/claim_kinds.h"
 #include "tools/claims/claim_lines.h"
@@ -43,22 +42,19 @@ std::vector<ClaimLine> order_lines(std::vector<std::pair<double, std::size_t>> m
 
 }  // namespace
 
-// Whether variants of one job (JSON merge patches, RFC 7386) have the measured order in memory, and
-// in speed but for the pairs in `excepted` ("A B": A was measured faster).
+// Whether variants of one job have the measured order in memory, and in speed but for the pairs in
+// `excepted` ("A B": A was measured faster).
 ClaimCheck schedule_order(JsonReader& claim, const fs::path& root) {
   require_equality(claim);
   std::vector<std::string> excepted;
   for (const nlohmann::json& pair : claim.raw("excepted")) {
     if (pair.is_string()) excepted.push_back(pair.get<std::string>());
   }
-  const fs::path file = root / claim.string("job");
-  const nlohmann::json base = load_json(file);
+  const JobVariants variants(claim, root);
   auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
     Case c;
     c.what = in.string("what");
-    nlohmann::json json = base;
-    json.merge_patch(in.raw("patch"));
-    c.job = job_from_json(json, file.string() + " as patched");
+    c.job = variants.read(in);
     c.memory_gb = in.number("memory_gb", {.low = 0});
     c.tokens_per_s = in.number("tokens_per_s", {.low = 1});
     return c;
