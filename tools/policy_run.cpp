@@ -205,6 +205,11 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   const HardwareProfile& profile = out.input.profile;
   const RoutingInput routing = routing_input(job);
   const std::unique_ptr<RoutingSource> source = make_routing(job, routing, options.seed);
+  if (rehearsed.value_or(0) > 0 && !routing.file.empty()) {
+    throw InputError(
+        "", "policy", "\"" + policy + "\"",
+        "adaptive without a number: a recorded trace has no iterations to rehearse on");
+  }
   std::optional<ManagedRun> managed;
   const auto manage = [&](AdaptiveRun run) {
     out.notes += notes_of(policy, run.plan);
