@@ -407,6 +407,24 @@ TEST_F(Runs, CompareTheBaselines) {
   }
 }
 
+TEST_F(Runs, OnARecordedTraceAdaptAndArePlannedButNotRehearsed) {
+  const std::string trace = (folder_ / "run.trace").string();
+  ASSERT_EQ(run_tidemark("trace generate " + trace +
+                         " --ep 2 --experts 4 --topk 2 --tokens 256 --moe-layers 1 --microbatches 2"
+                         " --workload dirichlet --parameters alpha=4 --iterations 4")
+                .exit,
+            0);
+  json recorded = {{"routing", {{"file", trace}, {"workload", nullptr}, {"alpha", nullptr}}}};
+  const std::string path = job(recorded).string();
+  EXPECT_EQ(run_tidemark("simulate " + path + " --policy adaptive --iterations 4").exit, 0);
+  const CommandRun plan = run_tidemark("plan " + path + " --json");
+  ASSERT_EQ(plan.exit, 0) << plan.err;
+  const json trials = json::parse(plan.out).at("trials");
+  EXPECT_EQ(trials.at("first_iteration"), 2) << "the bound is of the first half";
+  EXPECT_EQ(trials.at("iterations"), 2);
+  EXPECT_THAT(refused("simulate " + path + " --policy adaptive:5"), HasSubstr("rehearse"));
+}
+
 TEST_F(Runs, RefuseWhatMakesNoSense) {
   const std::string good = job().string();
   EXPECT_THAT(refused("compare " + good + " --policies magic"), HasSubstr("full-recompute"));
