@@ -11,10 +11,7 @@ namespace tidemark {
 namespace {
 
 constexpr double kGiga = 1e9;
-constexpr double kMicro = 1e-6;
 constexpr std::int64_t kMeasuredNodes = 2;
-
-double as_double(std::int64_t value) { return static_cast<double>(value); }
 
 Collective parse_op(const std::string& op) {
   if (op == "all_gather") return Collective::kAllGather;

@@ -1,7 +1,13 @@
 // What a cost query returns: a duration and how far to trust it.
 #pragma once
 
+#include <cstdint>
+
 namespace tidemark {
+
+constexpr double kMicro = 1e-6;
+
+inline double as_double(std::int64_t value) { return static_cast<double>(value); }
 
 enum class CostKind {
   kMeasured,      // this very shape was measured

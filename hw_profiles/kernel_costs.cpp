@@ -8,10 +8,6 @@
 namespace tidemark {
 namespace {
 
-constexpr double kMicro = 1e-6;
-
-double as_double(std::int64_t value) { return static_cast<double>(value); }
-
 CostKind kind_of(const SourcedNumber& number) {
   switch (number.kind) {
     case NumberKind::kMeasured:

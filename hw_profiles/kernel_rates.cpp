@@ -17,8 +17,6 @@ constexpr double kBf16Bytes = 2;
 constexpr std::int64_t kAttentionBlock = 128;
 constexpr std::array<std::int64_t, 6> kTunedNormWidths = {512, 768, 1024, 2048, 4096, 8192};
 
-double as_double(std::int64_t value) { return static_cast<double>(value); }
-
 double mean(const std::vector<double>& values) {
   assert(!values.empty());
   double sum = 0;

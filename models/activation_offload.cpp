@@ -16,7 +16,7 @@ namespace {
 bool contains(OperatorRange range, std::int32_t at) { return at >= range.begin && at < range.end; }
 
 // A group with what it saves.
-struct Group {
+struct SavingGroup {
   OffloadGroup where;
   std::vector<StorageId> saved;
 };
@@ -34,7 +34,7 @@ class Offloader {
     std::vector<Operator> backward = std::exchange(graph_.backward, {});
     for (std::size_t c = 0; c < graph_.chunks.size(); ++c) {
       Chunk& chunk = graph_.chunks[c];
-      std::vector<Group> of_chunk;
+      std::vector<SavingGroup> of_chunk;
       for (const OffloadGroup& group : groups) {
         if (!contains(chunk.forward, group.forward.begin)) continue;
         of_chunk.push_back({group, saved_in(group, forward, backward)});
@@ -73,7 +73,7 @@ class Offloader {
   }
 
   // should_bulk_offload and post_warmup_callback.
-  std::vector<bool> select(const std::vector<Group>& groups, std::int64_t chunk) const {
+  std::vector<bool> select(const std::vector<SavingGroup>& groups, std::int64_t chunk) const {
     std::vector<bool> selected(groups.size());
     for (std::size_t i = 0; i < groups.size(); ++i) selected[i] = !groups[i].saved.empty();
     const ParallelLayout& l = job_.layout;
@@ -94,7 +94,7 @@ class Offloader {
     return selected;
   }
 
-  Operator copy(const Group& group, bool to_host, std::vector<StorageId> storages) const {
+  Operator copy(const SavingGroup& group, bool to_host, std::vector<StorageId> storages) const {
     Size bytes;
     for (StorageId s : storages) bytes = bytes + graph_.storages[s.index()].bytes;
     Operator op;
@@ -106,7 +106,7 @@ class Offloader {
     return op;
   }
 
-  StorageId offload_event(const Group& group) {
+  StorageId offload_event(const SavingGroup& group) {
     graph_.storages.push_back({std::string("offload_event.") + name_of(group.where.module),
                                {},
                                group.where.layer,
@@ -115,7 +115,7 @@ class Offloader {
   }
 
   // Compute waits for a copy (_drain_offload_pending).
-  static Operator wait(const Group& group, StorageId event) {
+  static Operator wait(const SavingGroup& group, StorageId event) {
     Operator op;
     op.name = std::string("offload_wait.") + name_of(group.where.module);
     op.work = StreamingWork{};
@@ -124,7 +124,7 @@ class Offloader {
     return op;
   }
 
-  void change_chunk(Chunk& chunk, const std::vector<Group>& groups,
+  void change_chunk(Chunk& chunk, const std::vector<SavingGroup>& groups,
                     const std::vector<bool>& selected, std::vector<Operator>& forward,
                     std::vector<Operator>& backward) {
     Insertions offloads;
@@ -134,7 +134,7 @@ class Offloader {
     std::vector<Operator> waiting;  // reloads, the last to run first
     for (std::size_t i = 0; i < groups.size(); ++i) {
       if (!selected[i]) continue;
-      const Group& group = groups[i];
+      const SavingGroup& group = groups[i];
       const std::int32_t done = group.where.forward.end;
       offloads.emplace(done, copy(group, true, group.saved));
       if (const auto& limit = job_.options.offload.max_inflight) {

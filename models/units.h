@@ -42,11 +42,16 @@ constexpr Bytes kKiB{1 << 10};
 constexpr Bytes kMiB{1 << 20};
 constexpr Bytes kGiB{std::int64_t{1} << 30};
 
+// The caching allocator rounds every request up to it.
+constexpr std::int64_t kAllocatorBlock = 512;
+
 constexpr double to_mib(Bytes b) { return static_cast<double>(b.value) / (1 << 20); }
 constexpr double to_gib(Bytes b) { return static_cast<double>(b.value) / (std::int64_t{1} << 30); }
 
 // Floating-point operations. One iteration of a large job exceeds 2^63.
 __extension__ using Flops = __int128;
+
+constexpr std::int64_t kPsPerNs = 1000;
 
 using SimDuration = std::chrono::duration<std::int64_t, std::nano>;
 

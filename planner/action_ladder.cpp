@@ -8,8 +8,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kPsPerNs = 1000;
-
 // Of a class: what its storages hold at most and at least, at so many rows.
 struct Extent {
   std::int64_t most = 0;

@@ -11,7 +11,7 @@ namespace tidemark {
 namespace {
 
 // Work for one stage's knapsack; equal units are one class, so that few are left to decide.
-constexpr WorkLimit kLimit{200'000};
+constexpr WorkLimit kKnapsackLimit{200'000};
 
 std::int64_t total_ns(const AdaPipeProblem& p, std::int64_t stage, std::int64_t warm_up,
                       std::int64_t ending, std::int64_t steady) {
@@ -54,7 +54,7 @@ AdaPipeStage adapipe_stage(const AdaPipeProblem& problem, std::int64_t stage, st
     }
   }
   ProvisionWorkspace workspace;
-  const SolveResult solved = provision(knapsack, kLimit, workspace);
+  const SolveResult solved = provision(knapsack, kKnapsackLimit, workspace);
   if (!solved.has_plan()) return {first, first, {}, 0, 0};
   out.backward_ns += solved.objective_ns;
   std::vector<std::int64_t> to_save;

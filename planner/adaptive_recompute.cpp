@@ -9,7 +9,7 @@
 namespace tidemark {
 namespace {
 
-constexpr WorkLimit kLimit{1'000'000};
+constexpr WorkLimit kLayersLimit{1'000'000};
 
 struct Option {
   std::int64_t bytes = 0;
@@ -69,7 +69,7 @@ AdaptiveRecomputePlan solve_adaptive_recompute(const AdaptiveRecomputeProblem& p
   }
   knapsack.classes.push_back(std::move(layers));
   ProvisionWorkspace workspace;
-  const SolveResult solved = provision(knapsack, kLimit, workspace);
+  const SolveResult solved = provision(knapsack, kLayersLimit, workspace);
   AdaptiveRecomputePlan plan;
   plan.fits = solved.has_plan();
   for (std::size_t i = 0; i < options.size(); ++i) {

@@ -15,7 +15,7 @@ constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 std::size_t index(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 // One or more operators of a queue that are issued together.
-struct Step {
+struct QueueStep {
   std::int32_t first_op = 0;
   std::int32_t count = 1;
   std::int32_t queue = 0;
@@ -50,7 +50,7 @@ struct Candidate {
 struct Interleaver::Workspace {
   // --- the problem as queues of steps ---
   SlotGraph graph;
-  std::vector<Step> steps;                // queue by queue
+  std::vector<QueueStep> steps;           // queue by queue
   std::vector<std::int32_t> queue_begin;  // [queue + 1]
   std::vector<std::int32_t> step_of;      // [operator]
   std::vector<std::int32_t> pred_begin;   // [step + 1]: steps of other queues
@@ -126,7 +126,7 @@ struct Interleaver::Workspace {
 
 void Interleaver::Workspace::add_step(std::int32_t op) {
   const SlotOperator& o = graph.operators[index(op)];
-  Step step;
+  QueueStep step;
   step.first_op = op;
   step.queue = num_queues();  // the one that is being filled
   step.position = static_cast<std::int32_t>(steps.size()) - queue_begin.back();
@@ -227,7 +227,7 @@ void Interleaver::Workspace::link() {
   std::int32_t signals = 0;
   for (std::int32_t s = 0; s < num_steps; ++s) {
     for (std::int32_t p : graph.preds_of(steps[index(s)].first_op)) {
-      Step& pred = steps[index(step_of[index(p)])];
+      QueueStep& pred = steps[index(step_of[index(p)])];
       if (pred.queue == steps[index(s)].queue) continue;
       if (pred.signal < 0) pred.signal = signals++;
       preds.push_back(step_of[index(p)]);
@@ -249,7 +249,7 @@ void Interleaver::Workspace::link() {
   sort_topologically();
   work.assign(streams, 0);
   for (std::int32_t s : topological) {
-    Step& step = steps[index(s)];
+    QueueStep& step = steps[index(s)];
     work[index(step.stream)] += step.duration;
     step.head = 0;
     step.tail = 0;
@@ -262,9 +262,9 @@ void Interleaver::Workspace::link() {
     }
   }
   for (auto it = topological.rbegin(); it != topological.rend(); ++it) {
-    const Step& step = steps[index(*it)];
+    const QueueStep& step = steps[index(*it)];
     const auto before = [&](std::int32_t p) {
-      Step& pred = steps[index(p)];
+      QueueStep& pred = steps[index(p)];
       pred.tail = std::max(pred.tail, step.duration + step.tail);
     };
     if (step.position > 0) before(*it - 1);
@@ -277,7 +277,7 @@ void Interleaver::Workspace::link() {
   rise.assign(steps.size(), 0);
   for (std::int32_t q = 0; q < num_queues(); ++q) {
     for (std::int32_t s = queue_end(q) - 1; s >= queue_begin[index(q)]; --s) {
-      const Step& step = steps[index(s)];
+      const QueueStep& step = steps[index(s)];
       std::int64_t* const least = &least_tail[index(s) * streams];
       std::int64_t later = 0;
       if (s + 1 < queue_end(q)) {
@@ -328,7 +328,7 @@ std::int64_t Interleaver::Workspace::one_machine_bound(std::int32_t stream) {
   for (std::size_t next = 0; next < by_head.size() || !open.empty();) {
     if (open.empty()) now = std::max(now, by_head[next].first);
     for (; next < by_head.size() && by_head[next].first <= now; ++next) {
-      const Step& step = steps[index(by_head[next].second)];
+      const QueueStep& step = steps[index(by_head[next].second)];
       open.emplace_back(step.tail, step.duration);
       std::push_heap(open.begin(), open.end());
     }
@@ -363,8 +363,8 @@ std::int64_t Interleaver::Workspace::two_chain_bound(const SlotProblem& problem)
       std::int64_t length = -1;
       for (const Precedence& p : problem.precedences) {
         if (index(p.first.chain) != a || index(p.then.chain) != b || a == b) continue;
-        const Step& first = steps[index(step_of[index(graph.at(p.first))])];
-        const Step& then = steps[index(step_of[index(graph.at(p.then))])];
+        const QueueStep& first = steps[index(step_of[index(graph.at(p.first))])];
+        const QueueStep& then = steps[index(step_of[index(graph.at(p.then))])];
         const std::int64_t l = first.head + first.duration + then.duration + then.tail;
         if (l > length) longest = &p;
         length = std::max(length, l);
@@ -385,7 +385,7 @@ std::int64_t Interleaver::Workspace::two_chain_bound(const SlotProblem& problem)
 
 std::int64_t Interleaver::Workspace::lower_bound(const SlotProblem& problem) {
   std::int64_t bound = two_chain_bound(problem);
-  for (const Step& s : steps) bound = std::max(bound, s.head + s.duration + s.tail);
+  for (const QueueStep& s : steps) bound = std::max(bound, s.head + s.duration + s.tail);
   for (std::int32_t s = 0; s < graph.num_streams; ++s) {
     bound = std::max(bound, one_machine_bound(s));
   }
@@ -413,11 +413,11 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
   for (std::int32_t q = 0; q < num_queues(); ++q) {
     const auto s = static_cast<std::int32_t>(state[q]);
     if (s == queue_end(q)) continue;
-    const Step& step = steps[index(s)];
+    const QueueStep& step = steps[index(s)];
     std::int64_t start = std::max(ready[q], free[step.stream]);
     bool issued = true;
     for (std::int32_t i = pred_begin[index(s)]; i < pred_begin[index(s) + 1]; ++i) {
-      const Step& pred = steps[index(preds[index(i)])];
+      const QueueStep& pred = steps[index(preds[index(i)])];
       issued &= state[pred.queue] > preds[index(i)];
       start = std::max(start, signal[pred.signal]);
     }
@@ -436,7 +436,7 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
   }
 
   for (std::size_t i = 0; i < num_available; ++i) {
-    const Step& step = steps[index(available[i])];
+    const QueueStep& step = steps[index(available[i])];
     if (!limit_binds && step.stream != stream) continue;
     if (!(limit_binds && tries_all) && starts[i] >= first_end &&
         starts[i] + step.duration > first_end) {
@@ -452,7 +452,7 @@ void Interleaver::Workspace::expand(std::int32_t parent, std::int64_t incumbent)
       s += q == step.queue;
       if (s == index(queue_end(q))) continue;
       least = std::min(least, least_tail[s * index(graph.num_streams) + index(step.stream)]);
-      const Step& next = steps[s];
+      const QueueStep& next = steps[s];
       if (next.stream == step.stream && q != step.queue) {
         bound = std::max(bound, std::max(end, ready[q]) + next.duration + next.tail);
       }
@@ -482,7 +482,7 @@ bool Interleaver::Workspace::dominates(const std::int64_t* a, const std::int64_t
 bool Interleaver::Workspace::keep(const Candidate& candidate, std::int32_t kept) {
   std::int64_t* const state = &next_states[index(kept) * stride];
   std::copy_n(&states[index(candidate.parent) * stride], stride, state);
-  const Step& step = steps[index(candidate.step)];
+  const QueueStep& step = steps[index(candidate.step)];
   ++state[step.queue];
   state[ready_at + index(step.queue)] = candidate.end;
   state[free_at + index(step.stream)] = candidate.end;
@@ -571,7 +571,7 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
   found.clear();
   for (auto n = static_cast<std::int32_t>(states[level_at + 3]); n >= 0;
        n = nodes[index(n)].parent) {
-    const Step& step = steps[index(nodes[index(n)].step)];
+    const QueueStep& step = steps[index(nodes[index(n)].step)];
     for (std::int32_t i = step.count; i-- > 0;) found.push_back(step.first_op + i);
   }
   std::reverse(found.begin(), found.end());
@@ -589,7 +589,7 @@ bool Interleaver::Workspace::run_serially(std::span<const std::int32_t> chains) 
   const auto issue_next = [&](std::int32_t q) {
     const std::int32_t s = available[index(q)];
     if (s == queue_end(q)) return false;
-    const Step& step = steps[index(s)];
+    const QueueStep& step = steps[index(s)];
     if (level + std::max(step.before_bytes, step.before_bytes + step.after_bytes) >
         memory.limit_bytes) {
       return false;

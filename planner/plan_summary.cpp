@@ -6,8 +6,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kPsPerNs = 1000;
-
 // [entry]: the number of its operator's name, by first appearance.
 std::vector<std::size_t> numbers_of_names(const ActionCatalogue& catalogue) {
   std::vector<std::string> names;

@@ -17,7 +17,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kPsPerNs = 1000;
 constexpr int kBisections = 6;
 
 using GivenUp = std::vector<std::vector<bool>>;  // [stage][entry]

@@ -7,7 +7,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kMinBlock = 512;
 constexpr std::int64_t kSmallRequest = 1 << 20;
 constexpr std::int64_t kSmallSegment = 2 << 20;  // also the pages of a small expandable segment
 constexpr std::int64_t kMinLargeRequest = 10 << 20;
@@ -117,7 +116,8 @@ std::size_t CachingAllocator::make_free(Handle handle) {
 // --- requests --------------------------------------------------------------------------------
 
 std::int64_t CachingAllocator::rounded(std::int64_t bytes) const {
-  if (divisions_ <= 1 || bytes <= kMinBlock * divisions_) return round_up(bytes, kMinBlock);
+  if (divisions_ <= 1 || bytes <= kAllocatorBlock * divisions_)
+    return round_up(bytes, kAllocatorBlock);
   const auto floor = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes)));
   return round_up(bytes, floor / divisions_);
 }
@@ -145,7 +145,7 @@ CachingAllocator::Handle CachingAllocator::take(std::size_t position, std::int64
   at(handle).free = false;
   const std::int64_t rest = at(handle).size - size;
   const bool splits = at(handle).small() || expandable_
-                          ? rest >= kMinBlock
+                          ? rest >= kAllocatorBlock
                           : rest > kSmallRequest && size < max_split_size_;
   if (!splits) {
     free.erase(position);

@@ -6,24 +6,20 @@
 #include "sim/lane_loops.h"
 
 namespace tidemark {
-namespace {
-
-constexpr std::int64_t kBlock = 512;
-
-}  // namespace
+namespace {}  // namespace
 
 LanePeaks::LanePeaks(const Job& job, const OperatorGraph& graph, const MemorySequence& sequence) {
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
   std::int64_t common = 0;
   for (StorageId s : sequence.carried_over) {
-    common += round_up(graph.storages[s.index()].bytes.fixed, kBlock);
+    common += round_up(graph.storages[s.index()].bytes.fixed, kAllocatorBlock);
   }
   std::int64_t highest = common;
   for (const MemoryEvent& e : sequence.events) {
     const Storage& storage = graph.storages[static_cast<std::size_t>(e.storage)];
     if (storage.bytes.per_row == 0 && e.action < 0) {
-      common += (e.allocates ? 1 : -1) * round_up(storage.bytes.fixed, kBlock);
+      common += (e.allocates ? 1 : -1) * round_up(storage.bytes.fixed, kAllocatorBlock);
       highest = std::max(highest, common);
       continue;
     }
@@ -55,8 +51,8 @@ void LanePeaks::evaluate(const LaneRows& rows, const StageDecisions& decisions,
     if (c.action >= 0 && !decisions.takes(c.microbatch, c.action)) {
       lane_loops::hold_and_shift(lanes, c.common, 0, own.data(), peak.data());
     } else if (c.per_row == 0) {
-      lane_loops::hold_and_shift(lanes, c.common, sign * round_up(c.fixed, kBlock), own.data(),
-                                 peak.data());
+      lane_loops::hold_and_shift(lanes, c.common, sign * round_up(c.fixed, kAllocatorBlock),
+                                 own.data(), peak.data());
     } else {
       lane_loops::hold_and_change(lanes, c.common, rows.at(c.microbatch, c.moe_layer), c.fixed,
                                   c.per_row, sign, own.data(), peak.data());

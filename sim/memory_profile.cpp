@@ -8,8 +8,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kBlock = 512;
-
 class BlockSizes {
  public:
   BlockSizes(const Job& job, const OperatorGraph& graph, const LaneRows& rows)
@@ -33,7 +31,9 @@ class BlockSizes {
   std::vector<std::int64_t> moe_index_;
 };
 
-std::int64_t block(const Size& size, std::int64_t rows) { return round_up(size.at(rows), kBlock); }
+std::int64_t block(const Size& size, std::int64_t rows) {
+  return round_up(size.at(rows), kAllocatorBlock);
+}
 
 }  // namespace
 

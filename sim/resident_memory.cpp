@@ -34,11 +34,10 @@ std::int64_t from_mib(double mib) { return static_cast<std::int64_t>(mib * (1 <<
 }  // namespace
 
 Bytes fresh_block(std::int64_t bytes) {
-  constexpr std::int64_t kBlock = 512;
   constexpr std::int64_t kLargeRequest = 10 << 20;
   constexpr std::int64_t kSegmentUnit = 2 << 20;
   constexpr std::int64_t kNotSplit = 1 << 20;
-  const std::int64_t block = round_up(bytes, kBlock);
+  const std::int64_t block = round_up(bytes, kAllocatorBlock);
   if (block < kLargeRequest) return Bytes(block);
   const std::int64_t segment = round_up(block, kSegmentUnit);
   return Bytes(segment - block <= kNotSplit ? segment : block);

@@ -127,7 +127,7 @@ Report compare_policies(const Arguments& arguments) {
   return report;
 }
 
-Report run(const Arguments& arguments) {
+Report run_compare(const Arguments& arguments) {
   if (!arguments.text("schedules")) return compare_policies(arguments);
   for (const char* of_runs : {"policies", "iterations", "seed", "risk", "plot"}) {
     if (arguments.has(of_runs)) {
@@ -148,7 +148,7 @@ Command compare_command() {
       {"schedules", "A,B,C", "instead of policies: pipeline schedules, such as 1f1b,zb-h1,v-half"});
   return {"compare", "JOB.json | --megatron-args FILE --hardware NAME",
           "a run under several memory policies, or a job under several pipeline schedules",
-          std::move(flags), run};
+          std::move(flags), run_compare};
 }
 
 }  // namespace tidemark

@@ -216,7 +216,7 @@ void write_peak(const Arguments& arguments, const JobInput& input, const Simulat
   }
 }
 
-Report run(const Arguments& arguments) {
+Report run_explain(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const std::optional<std::int64_t> asked =
       arguments.integer("stage", 0, input.job.layout.pipeline - 1);
@@ -257,7 +257,7 @@ Command explain_command() {
        "for pytorch.org/memory_viz"});
   return {"explain", "JOB.json | --megatron-args FILE --hardware NAME",
           "what fills a card at its peak, by storage and layer, and what would free memory",
-          std::move(flags), run};
+          std::move(flags), run_explain};
 }
 
 }  // namespace tidemark

@@ -10,8 +10,6 @@
 namespace tidemark {
 namespace {
 
-constexpr std::int64_t kBlock = 512;
-
 const OperatorGraph& graph_of(const Simulation& simulation, std::int64_t stage) {
   return simulation.program.stages[static_cast<std::size_t>(stage)].graph;
 }
@@ -99,7 +97,8 @@ std::vector<KeptLayer> kept_by_layer(const Job& job, const Simulation& simulatio
   for (const StorageId id : kept_storages(graph)) {
     const Storage& storage = graph.storages[id.index()];
     if (storage.layer < 0) continue;
-    add(layers[storage.layer], storage.name, 1, Bytes(round_up(storage.bytes.at(rows), kBlock)));
+    add(layers[storage.layer], storage.name, 1,
+        Bytes(round_up(storage.bytes.at(rows), kAllocatorBlock)));
   }
   std::vector<KeptLayer> out;
   for (const auto& [layer, names] : layers) {

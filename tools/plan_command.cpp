@@ -89,7 +89,7 @@ RunResult try_plan(const PlanReport& plan, const RoutingInput& routing, const Ru
   return run_with_progress(run, spec, "plan");
 }
 
-Report run(const Arguments& arguments) {
+Report run_plan(const Arguments& arguments) {
   PlanReport plan;
   plan.input = read_job_input(arguments);
   limit_card(plan.input.profile, arguments);
@@ -146,7 +146,7 @@ Command plan_command() {
   return {"plan", "JOB.json | --megatron-args FILE --hardware NAME",
           "the cheapest plan that keeps every card within a budget, tried on other routing; -o "
           "writes the file that --policy plan:FILE runs",
-          std::move(flags), run};
+          std::move(flags), run_plan};
 }
 
 }  // namespace tidemark

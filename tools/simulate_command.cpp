@@ -37,7 +37,7 @@ Report run_whole(const JobInput& given, const RunOptions& options, const Argumen
   return report;
 }
 
-Report run(const Arguments& arguments) {
+Report run_simulate(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   RunOptions options = run_options(input.job, arguments);
   options.memory_csv = arguments.text("memory-csv").value_or("");
@@ -76,7 +76,7 @@ Command simulate_command() {
           "one training iteration, or a run of many under the job's routing: does it fit, how long "
           "does "
           "it take, what holds the memory",
-          std::move(flags), run};
+          std::move(flags), run_simulate};
 }
 
 }  // namespace tidemark

@@ -512,7 +512,7 @@ std::vector<Flag> trace_flags() {
   };
 }
 
-Report run(const Arguments& arguments) {
+Report run_trace(const Arguments& arguments) {
   const auto& words = arguments.positionals();
   for (const Subcommand& sub : subcommands()) {
     if (words.empty() || words[0] != sub.name) continue;
@@ -532,7 +532,7 @@ Report run(const Arguments& arguments) {
 
 Command trace_command() {
   return {"trace", "import FORMAT INPUT TRACE | generate TRACE | describe TRACE | fit TRACE",
-          "records, makes, describes and fits routing traces", trace_flags(), run};
+          "records, makes, describes and fits routing traces", trace_flags(), run_trace};
 }
 
 }  // namespace tidemark

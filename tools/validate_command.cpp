@@ -62,7 +62,7 @@ Report check_claims(const Arguments& arguments) {
   return report;
 }
 
-Report run(const Arguments& arguments) {
+Report run_validate(const Arguments& arguments) {
   const auto log = arguments.text("log");
   return log ? compare_log(arguments, *log) : check_claims(arguments);
 }
@@ -76,7 +76,7 @@ Command validate_command() {
                                "and print measured, predicted and error"});
   return {"validate", "[CLAIM...] | --log FILE --hardware NAME",
           "recompute the claims of validation/, or compare with a training log", std::move(flags),
-          run};
+          run_validate};
 }
 
 }  // namespace tidemark

@@ -31,7 +31,7 @@ struct Line {
 
 // The last line may be cut off, where the run was ended. Returns: whether it was.
 template <class Visit>
-bool scan(const std::filesystem::path& path, const Visit& visit) {
+bool scan_lines(const std::filesystem::path& path, const Visit& visit) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InputError(path.string(), "", "cannot be opened", "a readable routing log");
   std::string text;
@@ -66,7 +66,7 @@ bool scan(const std::filesystem::path& path, const Visit& visit) {
   return false;
 }
 
-class MicrobatchCounter {
+class LineCounter {
  public:
   std::int64_t next(const Line& line) {
     auto& [step, count] = last_[{line.rank, line.layer}];
@@ -111,8 +111,8 @@ ImportReport import_routing_log(const std::filesystem::path& jsonl, const Routin
   std::set<std::int64_t> steps;
   std::optional<std::pair<std::int64_t, std::int64_t>> sizes;  // tokens, top-k
   std::int64_t microbatches = 0;
-  MicrobatchCounter numbers;
-  const bool cut = scan(jsonl, [&](const Line& line) {
+  LineCounter numbers;
+  const bool cut = scan_lines(jsonl, [&](const Line& line) {
     place[line.layer][line.rank] = 0;
     steps.insert(line.step);
     microbatches = std::max(microbatches, numbers.next(line) + 1);
@@ -161,7 +161,7 @@ ImportReport import_routing_log(const std::filesystem::path& jsonl, const Routin
   IterationAssembler assembler(writer, info.shape, given.senders, *steps.begin(), file,
                                [](auto, const auto&) { return false; });
   numbers = {};
-  scan(jsonl, [&](const Line& line) {
+  scan_lines(jsonl, [&](const Line& line) {
     const std::int64_t mb = numbers.next(line);
     const std::int64_t at = place.at(line.layer).at(line.rank);
     const auto record =

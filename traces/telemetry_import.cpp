@@ -130,7 +130,7 @@ struct Skipped {
 };
 
 template <class Visit>
-Skipped scan(const std::filesystem::path& log, const Visit& visit) {
+Skipped scan_telemetry(const std::filesystem::path& log, const Visit& visit) {
   std::ifstream in(log, std::ios::binary);
   if (!in) throw InputError(log.string(), "", "cannot be opened", "a readable log");
   Skipped skipped;
@@ -179,7 +179,7 @@ Skipped scan(const std::filesystem::path& log, const Visit& visit) {
 }
 
 // Numbers a rank's records of a layer in each step, where the microbatch is not told.
-class MicrobatchCounter {
+class RecordCounter {
  public:
   std::int64_t next(const Record& record) {
     auto& [iteration, count] = last_[{record.rank, record.layer}];
@@ -246,15 +246,15 @@ ImportReport import_telemetry(const std::filesystem::path& log, std::int64_t ran
                               std::ostream& out) {
   const std::string file = log.string();
   bool has_events = false;
-  scan(log, [&](const Record& r) { has_events = has_events || r.form == Form::kEvent; });
+  scan_telemetry(log, [&](const Record& r) { has_events = has_events || r.form == Form::kEvent; });
   const auto counted = [&](const Record& r) {
     return has_events ? r.form == Form::kEvent && r.alloc : r.form == Form::kRank;
   };
 
   Survey survey;
   Lifecycles lifecycles;
-  MicrobatchCounter numbers;
-  const Skipped skipped = scan(log, [&](const Record& r) {
+  RecordCounter numbers;
+  const Skipped skipped = scan_telemetry(log, [&](const Record& r) {
     if (r.form == Form::kEvent) lifecycles.add(r);
     survey.events += r.form == Form::kEvent;
     survey.rank_lines += r.form == Form::kRank;
@@ -372,7 +372,7 @@ ImportReport import_telemetry(const std::filesystem::path& log, std::int64_t ran
         return true;
       });
   numbers = {};
-  scan(log, [&](const Record& r) {
+  scan_telemetry(log, [&](const Record& r) {
     if (!counted(r) || r.layer == kUnknown || r.iteration == kUnknown) return;
     const std::int64_t mb = r.microbatch == kUnknown ? numbers.next(r) : r.microbatch;
     const std::int64_t at = place.at(r.layer).at(r.rank);

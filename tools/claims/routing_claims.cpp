@@ -81,11 +81,11 @@ ClaimCheck recorded_ratios(JsonReader& claim, const std::filesystem::path& root)
 }
 
 ClaimCheck workload_ratios(JsonReader& claim, const std::filesystem::path&) {
-  struct Tolerance {
+  struct RatioTolerance {
     double share_percent = 0;
     double least_maximum = 0;
   };
-  Tolerance tolerance;
+  RatioTolerance tolerance;
   claim.object("tolerance", [&](JsonReader& in) {
     tolerance = {in.number("share_percent", {0, 100}), in.number("least_maximum", {1, 100})};
   });
