@@ -168,7 +168,7 @@ class Replay {
     }
     begin_clock();
     if (recorder_) recorder_->forget_trace();
-    const std::vector<MemoryEvent>& events = card_.sequence.events;
+    const LargeVector<MemoryEvent>& events = card_.sequence.events;
     if (last < 0) return;
     for (std::size_t i = 0; i < events.size(); ++i) {
       const MemoryEvent& e = events[i];

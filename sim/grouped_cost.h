@@ -25,23 +25,21 @@ class GroupedCost {
   // ns; 0 for an expert without tokens.
   std::int64_t at(std::int64_t tokens) const {
     const std::int64_t step = (tokens + kStep - 1) / kStep;
-    if (step < static_cast<std::int64_t>(steps_.size())) {
-      const Step& s = steps_[static_cast<std::size_t>(step)];
-      return s.end_ns - (((step * kStep - tokens) * s.slope_q20) >> 20);
+    if (step < static_cast<std::int64_t>(end_ns_.size())) {
+      const auto s = static_cast<std::size_t>(step);
+      return end_ns_[s] - (((step * kStep - tokens) * slope_q20_[s]) >> 20);
     }
-    const std::int64_t most = (static_cast<std::int64_t>(steps_.size()) - 1) * kStep;
-    return tokens / most * steps_.back().end_ns + at(tokens % most);
+    const std::int64_t most = (static_cast<std::int64_t>(end_ns_.size()) - 1) * kStep;
+    return tokens / most * end_ns_.back() + at(tokens % most);
   }
 
   // duration[lane] += at(tokens[lane])
   void add(std::span<const std::int32_t> tokens, std::int64_t* duration) const;
 
  private:
-  struct Step {
-    std::int64_t end_ns = 0;     // with all tokens of the step
-    std::int64_t slope_q20 = 0;  // 2^-20 ns a token
-  };
-  std::vector<Step> steps_;  // [ceil(tokens / kStep)]
+  // [ceil(tokens / kStep)]
+  std::vector<std::int64_t> end_ns_;     // with all tokens of the step
+  std::vector<std::int64_t> slope_q20_;  // 2^-20 ns a token
 };
 
 }  // namespace tidemark

@@ -4,6 +4,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "models/large_vector.h"
 #include "sim/lane_loops.h"
 #include "sim/parallel.h"
 #include "sim/slot_operators.h"
@@ -383,7 +384,7 @@ class StageRun {
   std::vector<std::int64_t> free_;      // [stream][lane]
   std::vector<std::int64_t> host_;      // [lane]: when the host last waited
   std::int64_t issued_ns_ = 0;          // it has issued operators for since then
-  std::vector<std::int64_t> end_;       // [awaited operator of the slot][lane]
+  LargeVector<std::int64_t> end_;       // [awaited operator of the slot][lane]
   std::vector<std::int64_t> start_;     // [lane]
   std::vector<std::int64_t> duration_;  // [lane]
   StageTimes times_;
@@ -480,12 +481,12 @@ IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
                          std::span<const UnitDecisions> decisions) {
   std::vector<std::unique_ptr<UnitRun>> runs(rows.size());
   std::vector<UnitRun*> units(rows.size());
-  for (std::size_t u = 0; u < rows.size(); ++u) {
+  parallel_for(rows.size(), [&](std::size_t u) {
     runs[u] =
         std::make_unique<UnitRun>(program, rows[u], recorders.empty() ? nullptr : recorders[u],
                                   decisions.empty() ? nullptr : &decisions[u]);
     units[u] = runs[u].get();
-  }
+  });
   for (bool progress = true; progress;) {
     parallel_for(units.size(), [&](std::size_t u) { units[u]->advance(); });
     progress = false;

@@ -60,6 +60,24 @@ void linear_cost(std::size_t lanes, const std::int64_t* __restrict rows, std::in
   }
 }
 
+TIDEMARK_VECTOR
+std::int32_t most(std::size_t lanes, const std::int32_t* __restrict tokens) {
+  std::int32_t highest = 0;
+  for (std::size_t l = 0; l < lanes; ++l) highest = std::max(highest, tokens[l]);
+  return highest;
+}
+
+TIDEMARK_VECTOR
+void add_stepped_cost(std::size_t lanes, const std::int32_t* __restrict tokens,
+                      const std::int64_t* __restrict end, const std::int64_t* __restrict slope_q20,
+                      std::int64_t* __restrict duration) {
+  for (std::size_t l = 0; l < lanes; ++l) {
+    const std::int64_t step = (tokens[l] + 63) >> 6;
+    const std::int64_t before = (step << 6) - tokens[l];
+    duration[l] += end[step] - ((before * slope_q20[step]) >> 20);
+  }
+}
+
 namespace {
 
 // Neighbours, as tensor-parallel groups are.

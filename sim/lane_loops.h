@@ -26,6 +26,14 @@ void finish_run(std::size_t lanes, const std::int64_t* ready, std::int64_t durat
 void linear_cost(std::size_t lanes, const std::int64_t* rows, std::int64_t fixed,
                  std::int64_t per_row_q20, std::int64_t floor, std::int64_t* duration);
 
+// Returns: the most tokens of a lane.
+std::int32_t most(std::size_t lanes, const std::int32_t* tokens);
+
+// Of a table with a line each 64 tokens: step s ends at 64 s tokens.
+//   duration += end[s] - ((64 s - tokens) * slope_q20[s]) >> 20,  s = ceil(tokens / 64)
+void add_stepped_cost(std::size_t lanes, const std::int32_t* tokens, const std::int64_t* end,
+                      const std::int64_t* slope_q20, std::int64_t* duration);
+
 // Groups of lanes {first, first + stride, ..}, `size` of them: all take their latest time; what
 // each is ahead of it is added to `waited`, which may be null.
 void join(std::size_t lanes, std::size_t size, std::size_t stride, std::int64_t* time,

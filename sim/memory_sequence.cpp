@@ -785,9 +785,9 @@ MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule&
                : InterleavedWalk(graph, schedule, stage, carried_over).build(steps);
   };
   // What the first iteration leaves is what every later one begins with.
-  const MemorySequence first = walk({});
-  MemorySequence steady = walk(first.carried_over);
-  if (steady.carried_over != first.carried_over) {
+  const std::vector<StorageId> left = walk({}).carried_over;
+  MemorySequence steady = walk(left);
+  if (steady.carried_over != left) {
     throw std::logic_error("the memory sequence leaks a storage of its stage");
   }
   return steady;

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/large_vector.h"
 #include "models/operator_graph.h"
 #include "sim/decisions.h"
 #include "sim/ratio_offload.h"
@@ -45,7 +46,7 @@ struct MemoryEvent {
 };
 
 struct MemorySequence {
-  std::vector<MemoryEvent> events;      // of an iteration
+  LargeVector<MemoryEvent> events;      // of an iteration
   std::vector<StorageId> carried_over;  // live when an iteration (but the first) begins, and ends
 };
 

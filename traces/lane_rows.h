@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "models/job.h"
+#include "models/large_vector.h"
 #include "traces/routing.h"
 
 namespace tidemark {
@@ -42,8 +42,8 @@ class LaneRows {
   std::int64_t parts_ = 1;  // ETP
   std::int64_t moe_layers_ = 0;
   std::int64_t local_experts_ = 0;
-  std::vector<std::int64_t> rows_;       // [microbatch][MoE layer][lane]
-  std::vector<std::int32_t> of_expert_;  // [microbatch][MoE layer][local expert][lane]
+  LargeVector<std::int64_t> rows_;       // [microbatch][MoE layer][lane]
+  LargeVector<std::int32_t> of_expert_;  // [microbatch][MoE layer][local expert][lane]
 };
 
 }  // namespace tidemark
