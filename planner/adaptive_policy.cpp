@@ -11,8 +11,10 @@
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/action_ladder.h"
+#include "planner/action_program.h"
 #include "planner/decided_memory.h"
 #include "planner/optional_actions.h"
+#include "planner/slot_interleaving.h"
 #include "sim/lane_engine.h"
 #include "sim/parallel.h"
 #include "sim/simulation.h"
@@ -272,6 +274,21 @@ std::vector<std::int64_t> headrooms(const AdaptivePlan& plan) {
   return out;
 }
 
+// [stage][action]: what a microbatch takes in the middle of an iteration under `rows`.
+std::vector<std::vector<std::uint8_t>> calm_decisions(const Policy& policy,
+                                                      const std::vector<PreparedStage>& stages,
+                                                      const LaneRows& rows,
+                                                      std::int32_t microbatches) {
+  std::vector<std::vector<std::uint8_t>> out(stages.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const StageDecisions decided = policy.decide(static_cast<std::int32_t>(s), rows);
+    for (std::int32_t a = 0; a < stages[s].optional_actions; ++a) {
+      out[s].push_back(decided.takes(microbatches / 2, a) ? 1 : 0);
+    }
+  }
+  return out;
+}
+
 // `given`: null, or the plan; then its bound is `rows_bound`.
 AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_bound,
                     const AdaptivePlan* given) {
@@ -323,14 +340,20 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
   });
   out.program = build_program(job, profile, std::move(graphs));
 
-  const std::vector<std::int64_t> headroom =
-      given != nullptr ? headrooms(*given)
-                       : headrooms(job, profile, out.program, stages, rows_bound);
-  for (std::size_t s = 0; s < num_stages; ++s) {
-    out.plan.stages[s].headroom_bytes = headroom[s];
-    stages[s].headroom = headroom[s];
-  }
-  out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, std::move(stages));
+  const auto decide_with = [&](const std::vector<std::int64_t>& headroom) {
+    for (std::size_t s = 0; s < num_stages; ++s) {
+      out.plan.stages[s].headroom_bytes = headroom[s];
+      stages[s].headroom = headroom[s];
+    }
+    out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, stages);
+  };
+  const auto measured = [&] { return headrooms(job, profile, out.program, stages, rows_bound); };
+  decide_with(given != nullptr ? headrooms(*given) : measured());
+  if (!job.combines_slots() || job.options.combined_slot_order == SlotOrder::kMegatron) return out;
+  const auto calm_taken =
+      calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
+  out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
+  if (given == nullptr) decide_with(measured());
   return out;
 }
 
@@ -338,6 +361,16 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
 
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
   return prepare(on_platform(job, profile), profile, rows_bound, nullptr);
+}
+
+ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
+  AdaptiveRun run = adaptive_run(job, profile, rows_bound);
+  const LaneRows rows(job, scaled(balanced_routing(job), rows_bound));
+  UnitDecisions decisions;
+  for (std::int32_t s = 0; s < std::ssize(run.program.stages); ++s) {
+    decisions.push_back(run.policy->decide(s, rows));
+  }
+  return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions))};
 }
 
 AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan) {

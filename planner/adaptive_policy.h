@@ -9,6 +9,9 @@
 // spike's layers climb the ladder (planner/action_ladder.h) and calm ones come down, without
 // restart or configuration.
 //
+// Where the job's combined slots have an order of the planner (planner/slot_interleaving.h), it is
+// sought for what the policy takes of them under the balanced load.
+//
 // Bytes are reserved ones: the headroom is that of the emulated allocator.
 #pragma once
 
@@ -36,6 +39,8 @@ struct AdaptiveRun : ManagedRun {
 // Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
 // saved, recomputed or offloaded; not quantized, which changes the training.
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
+// The same decided once, for rows at the bound: every microbatch of every iteration gives up alike.
+ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 // With a plan that was prepared before. Throws: InputError where it does not suit the job.
 AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
 

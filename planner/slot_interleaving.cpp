@@ -183,9 +183,21 @@ class SlotReader {
   std::vector<std::pair<std::size_t, std::size_t>> follows_;  // an operator, and what it follows
 };
 
+// Every microbatch takes the same.
+StageDecisions repeated(const std::vector<std::uint8_t>& taken, std::int32_t microbatches) {
+  StageDecisions out(microbatches, static_cast<std::int32_t>(taken.size()));
+  for (std::int32_t mb = 0; mb < microbatches; ++mb) {
+    for (std::size_t a = 0; a < taken.size(); ++a) {
+      out.at(mb, static_cast<std::int32_t>(a)) = taken[a];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
-SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRows& rows) {
+SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRows& rows,
+                  const StageDecisions& taken) {
   Program alone;
   alone.grouped_costs = program.grouped_costs;
   alone.host_issue_ns = program.host_issue_ns;
@@ -196,7 +208,8 @@ SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRow
   alone.stages[0].fused[{0, false, 0, false}] = slot;
   SpanRecorder recorder(slot.ops.size());
   Recorder* const recorders[] = {&recorder};
-  run_units(alone, {&rows, 1}, recorders);
+  const UnitDecisions decisions{taken};
+  run_units(alone, {&rows, 1}, recorders, {&decisions, 1});
   return std::move(recorder.run);
 }
 
@@ -226,13 +239,23 @@ std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
 Program ordered_program(const Job& given, const HardwareProfile& profile) {
   const Job job = on_platform(given, profile);
   Program megatron = build_program(job, profile);
+  const std::vector<std::vector<std::uint8_t>> none(megatron.stages.size());
+  return ordered_program(job, profile, std::move(megatron), none);
+}
+
+Program ordered_program(const Job& job, const HardwareProfile& profile, Program megatron,
+                        const std::vector<std::vector<std::uint8_t>>& taken) {
   if (!job.combines_slots() || job.options.combined_slot_order == SlotOrder::kMegatron) {
     return megatron;
   }
   const LaneRows rows(job, balanced_routing(job));
   OrderCache cache(kWork, {.duration_bits = 63});
   std::vector<OperatorGraph> graphs;
-  for (const StageProgram& stage : megatron.stages) {
+  UnitDecisions decisions;
+  for (std::size_t s = 0; s < megatron.stages.size(); ++s) {
+    const StageProgram& stage = megatron.stages[s];
+    const StageDecisions both = repeated(taken[s], 3);
+    decisions.push_back(repeated(taken[s], megatron.schedule.microbatches));
     OperatorGraph& graph = graphs.emplace_back(stage.graph);
     for (const auto& [key, fused] : stage.fused) {
       const std::pair chunks{key.forward_chunk, key.backward_chunk};
@@ -247,17 +270,19 @@ Program ordered_program(const Job& given, const HardwareProfile& profile) {
         return out;
       };
       const SlotProgram theirs = fused_in(stage.graph);
-      const SlotRun alone = run_alone(megatron, theirs, rows);
+      const SlotRun alone = run_alone(megatron, theirs, rows, both);
       const InterleavableSlot problem = interleavable_slot(graph, theirs, alone);
       const StreamOrder& order = cache.order(problem.problem);
       graph.slot_orders[chunks] = issue_order(problem, order.order);
-      if (run_alone(megatron, fused_in(graph), rows).ns >= alone.ns) {
+      if (run_alone(megatron, fused_in(graph), rows, both).ns >= alone.ns) {
         graph.slot_orders.erase(chunks);
       }
     }
   }
   Program shortest = build_program(job, profile, std::move(graphs));
-  const auto time = [&](const Program& p) { return run_units(p, {&rows, 1}).iteration_ns; };
+  const auto time = [&](const Program& p) {
+    return run_units(p, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
+  };
   return time(shortest) < time(megatron) ? std::move(shortest) : std::move(megatron);
 }
 

@@ -27,6 +27,7 @@
 #include "models/job.h"
 #include "models/operator_graph.h"
 #include "planner/slot_order.h"
+#include "sim/decisions.h"
 #include "sim/program.h"
 #include "traces/lane_rows.h"
 
@@ -41,8 +42,10 @@ struct SlotRun {
   std::vector<Span> spans;  // [operator of the slot], on lane 0
   std::int64_t ns = 0;      // until all of it is done
 };
-// `slot`: fused, of the program's stage; its microbatches are 1 (forward) and 0.
-SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRows& rows);
+// `slot`: fused, of the program's stage; its microbatches are 1 (forward) and 0. `taken`: of three
+// microbatches; empty: nothing is optional.
+SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRows& rows,
+                  const StageDecisions& taken = {});
 
 struct InterleavableSlot {
   SlotProblem problem;
@@ -61,5 +64,9 @@ std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
 // The job's program on its platform, with the order that the job names for its combined slots
 // (combined_slot_order). Requires: a validated job.
 Program ordered_program(const Job& job, const HardwareProfile& profile);
+// The same of a program with optional actions; an order is sought for slots in which both
+// microbatches take those of `taken`, [stage][action]. Requires: `job` as on_platform gives it.
+Program ordered_program(const Job& job, const HardwareProfile& profile, Program megatron,
+                        const std::vector<std::vector<std::uint8_t>>& taken);
 
 }  // namespace tidemark

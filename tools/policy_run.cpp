@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include "models/input_error.h"
+#include "models/job_reader.h"
 #include "models/parse_number.h"
 #include "planner/adaptive_policy.h"
 #include "planner/bagualu2_policy.h"
+#include "planner/interleaved_run.h"
 #include "planner/recompute_baselines.h"
 #include "planner/rehearsal.h"
 #include "planner/slot_interleaving.h"
@@ -42,11 +44,16 @@ class InterruptGuard {
 };
 
 constexpr const char* kAdaptive = "adaptive";
+constexpr const char* kFixedPlan = "fixed-plan";
+constexpr const char* kTidemark = "tidemark";
 constexpr const char* kPlan = "plan:";
 constexpr const char* kMegatronBest = "megatron-best";
 constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
 constexpr const char* kAdaPipe = "adapipe";
 constexpr const char* kAdaptiveRecompute = "adaptive-recompute";
+
+// Beyond what runs, rehearsals and the rows bound draw.
+constexpr std::int64_t kTypicalIteration = 70'000'000;
 
 // NAME or NAME:F, the load over the balanced one that is planned for; empty: another policy.
 std::optional<double> planned_load(const std::string& policy, const std::string& name) {
@@ -105,6 +112,34 @@ std::string notes_of(const Rehearsal& rehearsal, std::int64_t iterations) {
     out += ", and still runs out of memory in " + grouped_text(rehearsal.deaths);
   }
   return out + "\n";
+}
+
+std::string slots_text(const Job& job) {
+  std::string out = job.layout.virtual_pipeline > 1 ? "of virtual stages" : "combined-1f1b";
+  for (const auto& [order, name] : slot_order_names()) {
+    if (order == job.options.combined_slot_order) out += ", order " + name;
+  }
+  return out;
+}
+
+std::string notes_of(const InterleavedRun& run) {
+  const std::string own = duration_text(SimDuration(run.own_schedule_ns));
+  if (run.iteration_ns >= run.own_schedule_ns) {
+    return "tidemark: the job's own schedule, " + own +
+           " in a typical iteration: no combined slots that fit are faster\n";
+  }
+  return "tidemark: combined slots (" + slots_text(run.job) + "), " +
+         duration_text(SimDuration(run.iteration_ns)) + " in a typical iteration against " + own +
+         " of the job's own schedule\n";
+}
+
+// Of one unit: an iteration that no run reaches, or balanced where a trace has none to spare.
+RoutingCounts typical_routing(const Job& job, const RoutingInput& routing,
+                              const RoutingSource& source) {
+  if (!routing.file.empty()) return balanced_routing(job);
+  RoutingCounts out;
+  source.counts(kTypicalIteration, 0, out);
+  return out;
 }
 
 // The job under the best of Megatron's settings, or under those that hold least.
@@ -169,7 +204,8 @@ std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
   return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
-         kBaGuaLu2Offload + ", " + kAdaptive + "[:N], " + kPlan + "FILE";
+         kBaGuaLu2Offload + ", " + kFixedPlan + ", " + kAdaptive + "[:N], " + kTidemark + ", " +
+         kPlan + "FILE";
 }
 
 RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
@@ -199,7 +235,7 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
   const bool planned = policy.starts_with(kPlan);
   const bool searches = policy == kMegatronBest;
-  const bool decides = build || rehearsed || planned;
+  const bool decides = build || rehearsed || planned || policy == kFixedPlan || policy == kTidemark;
   out.input.job = static_policy(given.job, decides || searches ? "keep-everything" : policy).job;
   const Job& job = out.input.job;
   const HardwareProfile& profile = out.input.profile;
@@ -218,6 +254,17 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   if (build) managed.emplace(build(job, profile));
   if (planned) {
     manage(planned_run(job, profile, read_adaptive_plan(policy.substr(std::strlen(kPlan)))));
+  }
+  if (policy == kFixedPlan) {
+    managed.emplace(fixed_run(job, profile, rows_bound(job, routing, *source, options.risk)));
+  }
+  if (policy == kTidemark) {
+    const double bound = rows_bound(job, routing, *source, options.risk);
+    InterleavedRun run =
+        interleaved_run(job, profile, bound, typical_routing(job, routing, *source));
+    out.input.job = run.job;
+    out.notes = notes_of(run);
+    manage(std::move(run.run));
   }
   if (rehearsed || searches) {
     const double bound = rows_bound(job, routing, *source, options.risk);

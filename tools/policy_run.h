@@ -4,6 +4,8 @@
 //   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
 //   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
 //   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
+//   fixed-plan               ours, decided once for the worst that is planned for
+//   tidemark                 ours, with slots that hide communication (interleaved_run.h)
 //   plan:FILE                ours, prepared by `tidemark plan`
 #pragma once
 

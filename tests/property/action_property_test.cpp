@@ -17,6 +17,7 @@
 #include "tests/support/apply_actions.h"
 #include "tests/support/naive_engine.h"
 #include "tests/support/naive_memory.h"
+#include "tests/support/optional_stages.h"
 #include "tests/support/random_jobs.h"
 
 namespace tidemark {
@@ -97,35 +98,14 @@ TEST(ApplyActions, EnginesAndMemoryModelsAgree) {
   }
 }
 
-// Decisions drawn for every microbatch and entry, of what a stage's graph offers.
-StageDecisions random_decisions(const OptionalGraph& stage, std::int32_t microbatches, Rng& rng) {
-  StageDecisions out(microbatches, stage.graph.optional_actions);
-  for (std::int32_t mb = 0; mb < microbatches; ++mb) {
-    for (std::size_t e = 0; e < stage.ids.size(); ++e) {
-      const auto action = static_cast<std::int32_t>(rng.below(std::ssize(stage.ids[e])));
-      if (action > 0) stage.take(mb, static_cast<std::int32_t>(e), action, out);
-    }
-  }
-  return out;
-}
-
 TEST(OptionalActions, EnginesAndMemoryModelsAgreeOnAnyDecisions) {
   const HardwareProfile profile = load_hardware_profile("bw1000");
   for (std::uint64_t seed = 1; seed <= 120; ++seed) {
     Job job = random_job(seed);
     job.options.offload_ratio = 0;
-    OperatorCosts costs(job, profile);
     Rng rng(seed);
-    std::vector<OptionalGraph> stages;
-    std::vector<OperatorGraph> graphs;
-    for (std::int64_t stage = 0; stage < job.layout.pipeline; ++stage) {
-      const OperatorGraph before = build_operator_graph(job, stage);
-      const ActionCatalogue catalogue =
-          build_action_catalogue(before, costs, balanced_lane_rows(job), 0);
-      stages.push_back(with_optional_actions(before, catalogue,
-                                             [](std::int32_t, std::int32_t) { return true; }));
-      graphs.push_back(stages.back().graph);
-    }
+    const std::vector<OptionalGraph> stages = optional_stages(job, profile);
+    const std::vector<OperatorGraph> graphs = graphs_of(stages);
     const Program program = build_program(job, profile, graphs);
     std::vector<LaneRows> rows;
     std::vector<UnitDecisions> decisions;

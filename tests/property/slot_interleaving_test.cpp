@@ -19,6 +19,7 @@
 #include "sim/memory_sequence.h"
 #include "tests/support/naive_engine.h"
 #include "tests/support/naive_memory.h"
+#include "tests/support/optional_stages.h"
 #include "tests/support/random_jobs.h"
 
 namespace tidemark {
@@ -35,9 +36,10 @@ const HardwareProfile& bw1000() {
   return profile;
 }
 
-// The stages' graphs with an order for each pair of chunks that the schedule combines.
-std::vector<OperatorGraph> interleaved_graphs(const Job& job, std::uint64_t seed) {
-  const Program program = build_program(job, bw1000());
+// The stages' graphs with an order for each pair of chunks that the schedule combines. Optional
+// actions are not taken while it is sought.
+std::vector<OperatorGraph> interleaved_graphs(const Job& job, const Program& program,
+                                              std::uint64_t seed) {
   const LaneRows rows(job, balanced_routing(job));
   std::vector<OperatorGraph> graphs;
   for (const StageProgram& stage : program.stages) {
@@ -57,7 +59,8 @@ std::vector<OperatorGraph> interleaved_graphs(const Job& job, std::uint64_t seed
 }
 
 void expect_agreement(const Job& job, std::uint64_t seed) {
-  const Program program = build_program(job, bw1000(), interleaved_graphs(job, seed));
+  const Program program =
+      build_program(job, bw1000(), interleaved_graphs(job, build_program(job, bw1000()), seed));
   ASSERT_THAT(check_schedule(program.schedule), testing::IsEmpty()) << describe(job, seed);
   const LaneRows rows(job, random_routing(job, seed));
   const IterationTimes times = run_units(program, {&rows, 1});
@@ -78,6 +81,44 @@ void expect_agreement(const Job& job, std::uint64_t seed) {
     ASSERT_EQ(memory.lanes[0].bytes.value, python.peak) << describe(job, seed);
     ASSERT_EQ(memory.carried_over.value, python.left_behind) << describe(job, seed);
   }
+}
+
+// Each microbatch takes actions at random.
+void expect_agreement_with_actions(const Job& job, std::uint64_t seed) {
+  Rng rng(seed);
+  const std::vector<OptionalGraph> stages = optional_stages(job, bw1000());
+  const Program megatron = build_program(job, bw1000(), graphs_of(stages));
+  const Program program = build_program(job, bw1000(), interleaved_graphs(job, megatron, seed));
+  const LaneRows rows(job, random_routing(job, seed));
+  UnitDecisions decisions;
+  for (const OptionalGraph& stage : stages) {
+    decisions.push_back(random_decisions(stage, program.schedule.microbatches, rng));
+  }
+  const IterationTimes times = run_units(program, {&rows, 1}, {}, {&decisions, 1});
+  const NaiveRun naive = run_naively(program, {&rows, 1}, {&decisions, 1});
+  ASSERT_EQ(times.iteration_ns, naive.iteration_ns) << describe(job, seed);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const OperatorGraph& graph = program.stages[stage].graph;
+    const MemorySequence sequence =
+        decided(build_memory_sequence(graph, program.schedule, static_cast<std::int32_t>(stage)),
+                decisions[stage]);
+    const StageMemory memory = profile_memory(job, graph, sequence, rows);
+    ASSERT_EQ(memory.lanes[0].bytes.value, replay(job, graph, sequence, rows, 0).peak)
+        << describe(job, seed);
+  }
+}
+
+TEST(SlotInterleaving, EnginesAndMemoryModelsAgreeOnItWithOptionalActions) {
+  int compared = 0;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    for (Job job : {random_job(seed), random_scheduled_job(seed)}) {
+      job.options.offload_ratio = 0;
+      if (!job.combines_slots()) continue;
+      ++compared;
+      ASSERT_NO_FATAL_FAILURE(expect_agreement_with_actions(job, seed));
+    }
+  }
+  EXPECT_GT(compared, static_cast<int>(kSeeds) / 8);
 }
 
 TEST(SlotInterleaving, EnginesAndMemoryModelsAgreeOnIt) {
