@@ -3,6 +3,7 @@
 //   megatron-best            the best of these by search (planner/static_search.h)
 //   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
 //   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
+//   paged-stash:F[:B]        Megatron's paged stash (paged_stash.h): capacity and buffer factor
 //   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
 //   plan:FILE                ours, prepared by `tidemark plan`
 #pragma once

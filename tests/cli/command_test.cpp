@@ -407,6 +407,19 @@ TEST_F(Runs, CompareTheBaselines) {
   }
 }
 
+TEST_F(Runs, PayForAStepThatOverflowsItsPagedStashTwice) {
+  const std::string simulate = "simulate " + job().string() + " --iterations 2 --json --policy ";
+  const auto total = [&](const std::string& policy, bool run_again) {
+    const CommandRun run = run_tidemark(simulate + policy);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    const json result = json::parse(run.out);
+    EXPECT_EQ(result.at("iterations")[1].contains("run_again"), run_again);
+    return result.at("run").at("total_ns").get<std::int64_t>();
+  };
+  const std::int64_t once = total("paged-stash:1000:1000", false);
+  EXPECT_EQ(total("paged-stash:0.001", true), once + total("keep-everything", false));
+}
+
 TEST_F(Runs, OnARecordedTraceAdaptAndArePlannedButNotRehearsed) {
   const std::string trace = (folder_ / "run.trace").string();
   ASSERT_EQ(run_tidemark("trace generate " + trace +
@@ -434,6 +447,8 @@ TEST_F(Runs, RefuseWhatMakesNoSense) {
   EXPECT_THAT(refused("plan " + good + " --risk 0"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive:x"), HasSubstr("adaptive:N"));
   EXPECT_THAT(refused("simulate " + good + " --policy adapipe:0"), HasSubstr("adapipe:F"));
+  EXPECT_THAT(refused("simulate " + good + " --policy paged-stash:1:0"),
+              HasSubstr("paged-stash:F:B"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));
