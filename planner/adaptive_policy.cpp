@@ -287,6 +287,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
   std::vector<PreparedStage> stages(num_stages);
   std::vector<OperatorGraph> graphs(num_stages);
   out.stages.resize(num_stages);
+  out.actions.resize(num_stages);
   out.plan.rows_bound = rows_bound;
   out.plan.stages.resize(num_stages);
   parallel_for(num_stages, [&](std::size_t s) {
@@ -319,6 +320,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
     stage.optional_actions = optional.graph.optional_actions;
     stage.in_flight = peak_in_flight(calm.program.schedule, static_cast<std::int32_t>(s));
     graphs[s] = std::move(optional.graph);
+    out.actions[s] = std::move(optional.names);
     out.stages[s] = {std::move(catalogue), std::move(optional.actions)};
   });
   out.program = build_program(job, profile, std::move(graphs));

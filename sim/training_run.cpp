@@ -338,6 +338,7 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
 TrainingRun::~TrainingRun() = default;
 
 std::vector<CardPeak> TrainingRun::card_peaks() const { return impl_->card_peaks(); }
+const std::vector<UnitDecisions>& TrainingRun::decisions() const { return impl_->decisions; }
 
 RunResult TrainingRun::run(const RunSpec& spec,
                            const std::function<bool(const IterationRecord&)>& on_iteration) {

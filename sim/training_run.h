@@ -120,6 +120,8 @@ class TrainingRun {
                 const std::function<bool(const IterationRecord&)>& on_iteration);
   // Peak allocated of every card in the last iteration that was run, by unit, stage and lane.
   std::vector<CardPeak> card_peaks() const;
+  // Of the last iteration that was run, of each evaluated unit; none without a policy.
+  const std::vector<UnitDecisions>& decisions() const;
 
  private:
   struct Impl;

@@ -212,7 +212,7 @@ std::string policies_help() {
 }
 
 RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
-                            const std::string& memory_csv) {
+                            const std::string& memory_csv, DecisionLog* log) {
   const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
   std::optional<MemoryCsv> csv;
   if (!memory_csv.empty()) csv.emplace(memory_csv);
@@ -221,6 +221,7 @@ RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::st
   RunResult out = run.run(spec, [&](const IterationRecord& record) {
     done += !record.out_of_memory;
     if (csv) csv->add(record, run.card_peaks());
+    if (log != nullptr) log->add(record, run.decisions());
     if (shows) {
       std::fprintf(stderr, "\r%s: iteration %lld of %lld", label.c_str(),
                    static_cast<long long>(done), static_cast<long long>(spec.iterations));
@@ -233,7 +234,7 @@ RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::st
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
-  PolicyRun out{policy, given, {}, ""};
+  PolicyRun out{policy, given, {}, "", std::nullopt};
   const auto build = baseline(policy);
   const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
   const bool planned = policy.starts_with(kPlan);
@@ -276,6 +277,7 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
       manage(std::move(rehearsal.run));
     }
   }
+  if (managed && !managed->actions.empty()) out.decisions.emplace(std::move(managed->actions));
   const bool alike = cards_are_alike(job, routing);
   TrainingRun run =
       managed
@@ -284,7 +286,8 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
           : TrainingRun(job, profile, *source, alike, ordered_program(job, profile));
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
-  out.run = run_with_progress(run, spec, policy, options.memory_csv);
+  out.run = run_with_progress(run, spec, policy, options.memory_csv,
+                              out.decisions ? &*out.decisions : nullptr);
   if (stashed) out.notes += notes_of(stashed->limits, policy, out.run);
   return out;
 }
