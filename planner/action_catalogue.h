@@ -34,6 +34,13 @@
 
 namespace tidemark {
 
+// What is done with what an operator keeps, in words that outlive a graph.
+struct NamedAction {
+  std::string operator_name;
+  std::int32_t layer = -1;
+  ActionKind kind = ActionKind::kRecompute;
+};
+
 // What one forward operator keeps for backward.
 struct KeptOutputs {
   std::int32_t writer = -1;         // position in the forward list

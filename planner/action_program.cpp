@@ -34,6 +34,12 @@ UnitDecisions ActionProgram::everything() const {
   return constant(given_up);
 }
 
+std::vector<std::vector<NamedAction>> ActionProgram::names() const {
+  std::vector<std::vector<NamedAction>> out;
+  for (const Stage& stage : stages) out.push_back(stage.names);
+  return out;
+}
+
 ActionProgram build_action_program(const Job& given, const HardwareProfile& profile,
                                    ActionKind action) {
   ActionProgram out{on_platform(given, profile), {}, {}};
@@ -60,6 +66,7 @@ ActionProgram build_action_program(const Job& given, const HardwareProfile& prof
       stage.chunk_of.push_back(static_cast<std::int32_t>(chunk - graph.chunks.begin()));
     }
     stage.optional_actions = optional.graph.optional_actions;
+    stage.names = std::move(optional.names);
     graphs[s] = std::move(optional.graph);
   });
   out.program = build_program(job, profile, std::move(graphs));

@@ -20,6 +20,7 @@ struct ActionProgram {
     ActionCatalogue catalogue;            // entries with `save` and, where legal, the action
     std::vector<std::int32_t> action_of;  // [entry]: of StageDecisions; -1: always saved
     std::vector<std::int32_t> chunk_of;   // [entry]
+    std::vector<NamedAction> names;       // [action of StageDecisions]
     std::int32_t optional_actions = 0;
     std::int32_t in_flight = 0;  // microbatches of all chunks, at most
 
@@ -36,6 +37,8 @@ struct ActionProgram {
   UnitDecisions constant(const std::vector<std::vector<bool>>& given_up) const;
   // All that can be.
   UnitDecisions everything() const;
+  // [stage][action of StageDecisions]
+  std::vector<std::vector<NamedAction>> names() const;
 };
 
 ActionProgram build_action_program(const Job& job, const HardwareProfile& profile,

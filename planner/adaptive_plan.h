@@ -18,11 +18,7 @@
 namespace tidemark {
 
 struct AdaptivePlan {
-  struct Action {
-    std::string operator_name;
-    std::int32_t layer = -1;
-    ActionKind kind = ActionKind::kRecompute;
-  };
+  using Action = NamedAction;
   // From everything kept to the least.
   struct Rung {
     std::int64_t held_bytes = 0;  // of one microbatch, balanced

@@ -304,6 +304,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
   std::vector<PreparedStage> stages(num_stages);
   std::vector<OperatorGraph> graphs(num_stages);
   out.stages.resize(num_stages);
+  out.actions.resize(num_stages);
   out.plan.rows_bound = rows_bound;
   out.plan.stages.resize(num_stages);
   parallel_for(num_stages, [&](std::size_t s) {
@@ -336,6 +337,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
     stage.optional_actions = optional.graph.optional_actions;
     stage.in_flight = peak_in_flight(calm.program.schedule, static_cast<std::int32_t>(s));
     graphs[s] = std::move(optional.graph);
+    out.actions[s] = std::move(optional.names);
     out.stages[s] = {std::move(catalogue), std::move(optional.actions)};
   });
   out.program = build_program(job, profile, std::move(graphs));
@@ -370,7 +372,8 @@ ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows
   for (std::int32_t s = 0; s < std::ssize(run.program.stages); ++s) {
     decisions.push_back(run.policy->decide(s, rows));
   }
-  return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions))};
+  return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions)),
+          std::move(run.actions)};
 }
 
 AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan) {

@@ -159,6 +159,7 @@ ManagedRun bagualu2_offload_run(const Job& job, const HardwareProfile& profile) 
         static_cast<double>(std::max<std::int64_t>(0, segment_limit(profile).value - beside));
   }
   ManagedRun out;
+  out.actions = offloads.names();
   out.program = std::move(offloads.program);
   out.policy = std::make_unique<OffloadManagerPolicy>(out.program.schedule, std::move(stages));
   return out;

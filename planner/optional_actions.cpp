@@ -22,6 +22,7 @@ class Builder {
         if (!wanted(static_cast<std::int32_t>(e), static_cast<std::int32_t>(a))) continue;
         ids[a] = static_cast<std::int32_t>(out_.actions.size());
         out_.actions.push_back({static_cast<std::int32_t>(e), static_cast<std::int32_t>(a)});
+        out_.names.push_back({entries_[e].name, entries_[e].layer, entries_[e].actions[a].kind});
         made_.emplace_back();
         const Realization& realization = entries_[e].actions[a].realization;
         for (const Storage& storage : realization.made) {

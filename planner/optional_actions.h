@@ -27,6 +27,7 @@ struct OptionalAction {
 struct OptionalGraph {
   OperatorGraph graph;
   std::vector<OptionalAction> actions;         // [action of StageDecisions]
+  std::vector<NamedAction> names;              // [action of StageDecisions]
   std::vector<std::vector<std::int32_t>> ids;  // [entry][action of the entry]; -1: not in the graph
 
   // Requires: a choice of an action for each entry, all in the graph.

@@ -57,6 +57,7 @@ Planned plan_for(const Job& job, const HardwareProfile& profile, double rows) {
 ManagedRun run_of(Planned planned, const GivenUp& given_up) {
   ManagedRun out;
   out.policy = std::make_unique<ConstantPolicy>(planned.program.constant(given_up));
+  out.actions = planned.program.names();
   out.program = std::move(planned.program.program);
   return out;
 }

@@ -142,6 +142,7 @@ struct StageProgram {
   std::vector<ChunkProgram> chunks;
   std::map<FusedKey, SlotProgram> fused;  // those that the schedule has
   std::vector<ChunkOffload> offload;      // [chunk]; empty: nothing is offloaded
+  std::vector<std::int64_t> stash;        // bytes of buffers that a paged stash keeps for good
   IterationEnd end;
 };
 

@@ -144,6 +144,12 @@ std::vector<ResidentItem> resident_items(const Job& job, const HardwareProfile& 
     items.push_back({"reload buffers", buffers, bytes, ResidentSince::kFirstUse,
                      "Megatron-Kwai core/pipeline_parallel/offload.py", false});
   }
+  if (!program.stash.empty()) {
+    Bytes bytes;
+    for (const std::int64_t request : program.stash) bytes += fresh_block(request);
+    items.push_back({"stash buffers", program.stash, bytes, ResidentSince::kFirstUse,
+                     "Megatron core/transformer/moe/paged_stash.py", false});
+  }
   return items;
 }
 

@@ -167,6 +167,23 @@ struct TrainingRun::Impl {
   }
 
   IterationRecord iterate(std::int64_t iteration, std::int64_t attempt) {
+    IterationRecord record = pass(iteration, attempt);
+    ran_again = again != nullptr && !record.out_of_memory && run_again_if(rows);
+    if (!ran_again) return record;
+    const IterationRecord second = again->pass(iteration, attempt);
+    record.run_again = true;
+    record.time_ns += second.time_ns;
+    record.out_of_memory = second.out_of_memory;
+    record.peak_allocated = std::max(record.peak_allocated, second.peak_allocated);
+    if (second.peak_reserved > record.peak_reserved) {
+      record.peak_reserved = second.peak_reserved;
+      record.hottest = second.hottest;
+    }
+    return record;
+  }
+
+  // The step, once.
+  IterationRecord pass(std::int64_t iteration, std::int64_t attempt) {
     route(drawn_iteration(iteration, attempt));
     find_peaks();
     const IterationTimes times = run_engine();
@@ -205,6 +222,7 @@ struct TrainingRun::Impl {
   }
 
   RunOutOfMemory describe(const IterationRecord& record) const {
+    if (ran_again) return again->describe(record);
     const Stage& stage = stages[first_out];
     RunOutOfMemory out;
     out.iteration = record.iteration;
@@ -228,9 +246,14 @@ struct TrainingRun::Impl {
     for (std::size_t u = 0; u < units; ++u) {
       for (std::size_t s = 0; s < stages.size(); ++s) {
         for (std::size_t l = 0; l < lanes; ++l) {
+          std::int64_t peak = stages[s].peaks[u * lanes + l] + stages[s].alike;
+          if (ran_again) {
+            const Stage& other = again->stages[s];
+            peak = std::max(peak, other.peaks[u * lanes + l] + other.alike);
+          }
           out.push_back({{static_cast<std::int32_t>(u), static_cast<std::int32_t>(s),
                           static_cast<std::int32_t>(l)},
-                         Bytes(stages[s].peaks[u * lanes + l] + stages[s].alike)});
+                         Bytes(peak)});
         }
       }
     }
@@ -244,11 +267,17 @@ struct TrainingRun::Impl {
     std::int64_t wait_max = 0;
     for (std::size_t s = 0; s < stages.size(); ++s) {
       for (std::size_t c = 0; c < stages[s].highest.size(); ++c) {
+        std::int64_t highest = stages[s].highest[c];
+        std::int64_t waits = stages[s].waits[c];
+        if (again != nullptr) {
+          highest = std::max(highest, again->stages[s].highest[c]);
+          waits += again->stages[s].waits[c];
+        }
         all.push_back({{static_cast<std::int32_t>(c / lanes), static_cast<std::int32_t>(s),
                         static_cast<std::int32_t>(c % lanes)},
-                       Bytes(stages[s].highest[c])});
-        wait_sum += stages[s].waits[c];
-        wait_max = std::max(wait_max, stages[s].waits[c]);
+                       Bytes(highest)});
+        wait_sum += waits;
+        wait_max = std::max(wait_max, waits);
       }
     }
     std::ranges::sort(all, [](const CardPeak& a, const CardPeak& b) {
@@ -281,6 +310,10 @@ struct TrainingRun::Impl {
   std::vector<UnitDecisions> decisions;                // [unit]; none without a policy
   std::vector<std::unique_ptr<ClockRecorder>> clocks;  // [unit], null where nothing is watched
   std::size_t first_out = 0;                           // the stage that ran out of memory first
+
+  std::unique_ptr<Impl> again;  // what a step is run again with; null: it never is
+  std::function<bool(const std::vector<LaneRows>&)> run_again_if;
+  bool ran_again = false;  // the last one
 };
 
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
@@ -289,9 +322,15 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                                    build_program(on_platform(job, profile), profile), nullptr)) {}
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const RoutingSource& routing, bool alike, Program program,
-                         const Policy& policy)
+                         const Policy& policy, std::optional<Rerun> rerun)
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
-                                   std::move(program), &policy)) {}
+                                   std::move(program), &policy)) {
+  if (!rerun) return;
+  impl_->again =
+      std::make_unique<Impl>(job, profile, routing, static_cast<std::int64_t>(impl_->units),
+                             std::move(rerun->program), nullptr);
+  impl_->run_again_if = std::move(rerun->needed);
+}
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const RoutingSource& routing, bool alike, Program program)
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
@@ -299,6 +338,7 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
 TrainingRun::~TrainingRun() = default;
 
 std::vector<CardPeak> TrainingRun::card_peaks() const { return impl_->card_peaks(); }
+const std::vector<UnitDecisions>& TrainingRun::decisions() const { return impl_->decisions; }
 
 RunResult TrainingRun::run(const RunSpec& spec,
                            const std::function<bool(const IterationRecord&)>& on_iteration) {

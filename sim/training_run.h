@@ -8,7 +8,8 @@
 // differ in their activations only.
 //
 // An iteration that runs out of memory ends at that moment. With a restart, the time until then,
-// the restart, and the iterations since the last checkpoint, done again, are lost.
+// the restart, and the iterations since the last checkpoint, done again, are lost. A step that is
+// run again (Rerun) is no loss: its iteration takes as long as both passes.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,15 @@ struct IterationRecord {
   CardId hottest;            // that reserves most
   double imbalance = 1;      // most rows of a card over the mean, of any microbatch and layer
   bool out_of_memory = false;
+  bool run_again = false;  // see Rerun
+};
+
+// A step of which all cards find at its end that it did not hold what was routed: it is run once
+// more with another program, in which nothing is optional.
+struct Rerun {
+  Program program;
+  // Of all units.
+  std::function<bool(const std::vector<LaneRows>&)> needed;
 };
 
 // Which iteration of the routing an attempt sees.
@@ -94,7 +104,8 @@ class TrainingRun {
  public:
   // Of a program with optional actions; `policy`, which outlives this, decides about them.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
-              bool alike, Program program, const Policy& policy);
+              bool alike, Program program, const Policy& policy,
+              std::optional<Rerun> rerun = std::nullopt);
   // Of a program in which nothing is optional.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
               bool alike, Program program);
@@ -109,6 +120,8 @@ class TrainingRun {
                 const std::function<bool(const IterationRecord&)>& on_iteration);
   // Peak allocated of every card in the last iteration that was run, by unit, stage and lane.
   std::vector<CardPeak> card_peaks() const;
+  // Of the last iteration that was run, of each evaluated unit; none without a policy.
+  const std::vector<UnitDecisions>& decisions() const;
 
  private:
   struct Impl;

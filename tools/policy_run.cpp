@@ -1,5 +1,6 @@
 #include "tools/policy_run.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "planner/adaptive_policy.h"
 #include "planner/bagualu2_policy.h"
 #include "planner/interleaved_run.h"
+#include "planner/paged_stash.h"
 #include "planner/recompute_baselines.h"
 #include "planner/rehearsal.h"
 #include "planner/slot_interleaving.h"
@@ -49,6 +51,7 @@ constexpr const char* kTidemark = "tidemark";
 constexpr const char* kPlan = "plan:";
 constexpr const char* kMegatronBest = "megatron-best";
 constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
+constexpr const char* kPagedStash = "paged-stash:";
 constexpr const char* kAdaPipe = "adapipe";
 constexpr const char* kAdaptiveRecompute = "adaptive-recompute";
 
@@ -65,6 +68,42 @@ std::optional<double> planned_load(const std::string& policy, const std::string&
                      name + " or " + name + ":F with a number F from 1 to 1000");
   }
   return load;
+}
+
+// "paged-stash:F" or "paged-stash:F:B"; empty: another policy.
+std::optional<PagedStash> paged_stash(const std::string& policy, const Job& job) {
+  if (!policy.starts_with(kPagedStash)) return std::nullopt;
+  const std::string factors = policy.substr(std::strlen(kPagedStash));
+  const std::size_t colon = factors.find(':');
+  const auto capacity = parse_number<double>(factors.substr(0, colon));
+  const auto buffer = colon == std::string::npos ? std::optional(PagedStash{}.buffer_factor)
+                                                 : parse_number<double>(factors.substr(colon + 1));
+  const auto good = [](const std::optional<double>& factor) {
+    return factor && *factor > 0 && *factor <= 1000;
+  };
+  if (!good(capacity) || !good(buffer)) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     "paged-stash:F or paged-stash:F:B with numbers F and B above 0, at most 1000");
+  }
+  if (job.model.num_moe_layers() == 0 || job.options.moe_expert_capacity_factor) {
+    throw InputError("", "policy", "\"" + policy + "\"",
+                     "another policy: the job has no experts, or an expert capacity of its own");
+  }
+  return PagedStash{*capacity, *buffer};
+}
+
+std::string notes_of(const StashLimits& limits, const std::string& policy, const RunResult& run) {
+  Bytes stash;
+  for (const std::vector<StashBuffer>& stage : limits.stages) {
+    Bytes of_stage;
+    for (const StashBuffer& b : stage) {
+      of_stage += Bytes(b.pages * kStashPageRows * b.row_bytes);
+    }
+    stash = std::max(stash, of_stage);
+  }
+  return policy + ": up to " + gib_text(stash) + " of buffers a card, " +
+         grouped_text(std::ranges::count(run.iterations, true, &IterationRecord::run_again)) +
+         " of " + grouped_text(std::ssize(run.iterations)) + " iterations run again\n";
 }
 
 // A baseline that runs a program with optional actions; empty: `policy` is none.
@@ -204,12 +243,12 @@ std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
   return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
-         kBaGuaLu2Offload + ", " + kFixedPlan + ", " + kAdaptive + "[:N], " + kTidemark + ", " +
-         kPlan + "FILE";
+         kBaGuaLu2Offload + ", " + kPagedStash + "F[:B], " + kFixedPlan + ", " + kAdaptive +
+         "[:N], " + kTidemark + ", " + kPlan + "FILE";
 }
 
 RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
-                            const std::string& memory_csv) {
+                            const std::string& memory_csv, DecisionLog* log) {
   const bool shows = isatty(STDERR_FILENO) != 0 && spec.iterations > 1;
   std::optional<MemoryCsv> csv;
   if (!memory_csv.empty()) csv.emplace(memory_csv);
@@ -218,6 +257,7 @@ RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::st
   RunResult out = run.run(spec, [&](const IterationRecord& record) {
     done += !record.out_of_memory;
     if (csv) csv->add(record, run.card_peaks());
+    if (log != nullptr) log->add(record, run.decisions());
     if (shows) {
       std::fprintf(stderr, "\r%s: iteration %lld of %lld", label.c_str(),
                    static_cast<long long>(done), static_cast<long long>(spec.iterations));
@@ -230,12 +270,14 @@ RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::st
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
-  PolicyRun out{policy, given, {}, ""};
+  PolicyRun out{policy, given, {}, "", std::nullopt};
   const auto build = baseline(policy);
   const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
   const bool planned = policy.starts_with(kPlan);
   const bool searches = policy == kMegatronBest;
-  const bool decides = build || rehearsed || planned || policy == kFixedPlan || policy == kTidemark;
+  const std::optional<PagedStash> stash = paged_stash(policy, given.job);
+  const bool decides =
+      build || rehearsed || planned || stash || policy == kFixedPlan || policy == kTidemark;
   out.input.job = static_policy(given.job, decides || searches ? "keep-everything" : policy).job;
   const Job& job = out.input.job;
   const HardwareProfile& profile = out.input.profile;
@@ -251,6 +293,11 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
     out.notes += notes_of(policy, run.plan);
     managed.emplace(std::move(run));
   };
+  std::optional<PagedStashRun> stashed;
+  if (stash) {
+    stashed.emplace(paged_stash_run(job, profile, *stash));
+    managed.emplace(std::move(stashed->first));
+  }
   if (build) managed.emplace(build(job, profile));
   if (planned) {
     manage(planned_run(job, profile, read_adaptive_plan(policy.substr(std::strlen(kPlan)))));
@@ -278,14 +325,18 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
       manage(std::move(rehearsal.run));
     }
   }
+  if (managed && !managed->actions.empty()) out.decisions.emplace(std::move(managed->actions));
   const bool alike = cards_are_alike(job, routing);
   TrainingRun run =
       managed
-          ? TrainingRun(job, profile, *source, alike, std::move(managed->program), *managed->policy)
+          ? TrainingRun(job, profile, *source, alike, std::move(managed->program), *managed->policy,
+                        stashed ? std::optional(std::move(stashed->rerun)) : std::nullopt)
           : TrainingRun(job, profile, *source, alike, ordered_program(job, profile));
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
-  out.run = run_with_progress(run, spec, policy, options.memory_csv);
+  out.run = run_with_progress(run, spec, policy, options.memory_csv,
+                              out.decisions ? &*out.decisions : nullptr);
+  if (stashed) out.notes += notes_of(stashed->limits, policy, out.run);
   return out;
 }
 

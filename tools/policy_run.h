@@ -3,6 +3,7 @@
 //   megatron-best            the best of these by search (planner/static_search.h)
 //   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
 //   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
+//   paged-stash:F[:B]        Megatron's paged stash (paged_stash.h): capacity and buffer factor
 //   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
 //   fixed-plan               ours, decided once for the worst that is planned for
 //   tidemark                 ours, with slots that hide communication (interleaved_run.h)
@@ -10,9 +11,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "planner/decision_log.h"
 #include "planner/rows_bound.h"
 #include "sim/training_run.h"
 #include "tools/command_line.h"
@@ -34,14 +37,15 @@ struct PolicyRun {
   std::string policy;
   JobInput input;
   RunResult run;
-  std::string notes;  // what the policy was prepared for
+  std::string notes;                     // what the policy was prepared for
+  std::optional<DecisionLog> decisions;  // where it decides about single operators
 };
 std::string policies_help();
 
-// With progress on stderr where that is a terminal. An interrupt (SIGINT) ends the run after the
-// iteration at hand.
+// `log` sees what every iteration decided. With progress on stderr where that is a terminal. An
+// interrupt (SIGINT) ends the run after the iteration at hand.
 RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::string& label,
-                            const std::string& memory_csv = "");
+                            const std::string& memory_csv = "", DecisionLog* log = nullptr);
 // Runs the job under the routing it names.
 PolicyRun run_policy(const JobInput& input, const std::string& policy, const RunOptions& options);
 

@@ -152,6 +152,7 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
                                     {"hottest", card_json(r.hottest)},
                                     {"imbalance", r.imbalance},
                                     {"out_of_memory", r.out_of_memory}});
+    if (r.run_again) result["iterations"].back()["run_again"] = true;
   }
 }
 

@@ -19,8 +19,9 @@ double mfu_without_losses(const JobInput& input, const RunResult& run);
 
 ExitCode exit_of(const RunResult& run);
 std::string run_text(const JobInput& input, const RunResult& run);
-// The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations`; of the series at most
-// kSeriesLimit iterations, evenly spaced, and every one that ran out of memory.
+// The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations` (with `run_again` where a
+// step was); of the series at most kSeriesLimit iterations, evenly spaced, and every one that ran
+// out of memory.
 void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunResult& run);
 constexpr std::int64_t kSeriesLimit = 10'000;
 

@@ -28,11 +28,12 @@ Report run_whole(const JobInput& given, const RunOptions& options, const Argumen
     }
   }
   const std::string policy = arguments.text("policy").value_or("as-given");
-  const auto [name, input, result, notes] = run_policy(given, policy, options);
+  const auto [name, input, result, notes, decisions] = run_policy(given, policy, options);
   Report report;
   report.exit = exit_of(result);
   report.json = result_with_provenance(input.files, arguments);
   add_run(report.json, input, result);
+  if (decisions) report.json["decisions"] = to_json(*decisions);
   report.text = run_text(input, result) + "\n" + notes + job_text(input) + warnings_text(input.job);
   return report;
 }

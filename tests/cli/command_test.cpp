@@ -365,6 +365,37 @@ TEST_F(Runs, PlansSayWhatTheyLackAndTheSmallestBudgetIsEnough) {
   EXPECT_FALSE(less.contains("policy"));
 }
 
+TEST_F(Runs, LogWhatAPlanDecided) {
+  // It keeps 102 GiB if it may.
+  const std::string path = (kSource / "validation/jobs/qwen3-30b-a3b-b64-s4096.json").string();
+  const std::string file = (folder_ / "plan.json").string();
+  ASSERT_EQ(run_tidemark("plan " + path + " --iterations 1 --budget 90 -o " + file).exit, 0);
+  const auto simulate = [&](const std::string& policy) {
+    return json::parse(
+        run_tidemark("simulate " + path + " --iterations 2 --json --policy " + policy).out);
+  };
+  EXPECT_FALSE(simulate("keep-everything").contains("decisions")) << "nothing to decide";
+  EXPECT_EQ(simulate("adaptive").at("decisions").at("changed_iterations"), 0) << "all fits";
+
+  const json log = simulate("plan:" + file).at("decisions");
+  ASSERT_EQ(log.at("changed_iterations"), 1) << "balanced, so decided alike in the second";
+  EXPECT_EQ(log.at("iterations")[0].at("iteration"), 0);
+  const json stages = json::parse(read_text(file)).at("policy").at("stages");
+  for (const json& group : log.at("iterations")[0].at("groups")) {
+    // What was decided is what some rung of the stage's ladder names.
+    bool planned = false;
+    for (const json& rung : stages[group.at("stage").get<std::size_t>()].at("rungs")) {
+      for (const json& action : rung.at("actions")) {
+        planned |= action.at("operator") == group.at("operator") &&
+                   action.at("action") == group.at("action");
+      }
+    }
+    EXPECT_TRUE(planned) << group;
+    EXPECT_GT(group.at("taken"), 0);
+    EXPECT_LE(group.at("taken"), group.at("of"));
+  }
+}
+
 TEST_F(Runs, WriteEveryCardsMemory) {
   const std::filesystem::path csv = job().parent_path() / "memory.csv";
   const CommandRun run = run_tidemark("simulate " + job().string() +
@@ -407,6 +438,19 @@ TEST_F(Runs, CompareTheBaselines) {
   }
 }
 
+TEST_F(Runs, PayForAStepThatOverflowsItsPagedStashTwice) {
+  const std::string simulate = "simulate " + job().string() + " --iterations 2 --json --policy ";
+  const auto total = [&](const std::string& policy, bool run_again) {
+    const CommandRun run = run_tidemark(simulate + policy);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    const json result = json::parse(run.out);
+    EXPECT_EQ(result.at("iterations")[1].contains("run_again"), run_again);
+    return result.at("run").at("total_ns").get<std::int64_t>();
+  };
+  const std::int64_t once = total("paged-stash:1000:1000", false);
+  EXPECT_EQ(total("paged-stash:0.001", true), once + total("keep-everything", false));
+}
+
 TEST_F(Runs, OnARecordedTraceAdaptAndArePlannedButNotRehearsed) {
   const std::string trace = (folder_ / "run.trace").string();
   ASSERT_EQ(run_tidemark("trace generate " + trace +
@@ -434,6 +478,8 @@ TEST_F(Runs, RefuseWhatMakesNoSense) {
   EXPECT_THAT(refused("plan " + good + " --risk 0"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive:x"), HasSubstr("adaptive:N"));
   EXPECT_THAT(refused("simulate " + good + " --policy adapipe:0"), HasSubstr("adapipe:F"));
+  EXPECT_THAT(refused("simulate " + good + " --policy paged-stash:1:0"),
+              HasSubstr("paged-stash:F:B"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));

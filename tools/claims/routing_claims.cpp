@@ -1,12 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
-#include "hw_profiles/csv_table.h"
 #include "models/json_fields.h"
-#include "models/parse_number.h"
 #include "tools/claims/claim_kinds.h"
+#include "tools/claims/recorded_routers.h"
 #include "tools/quantity_text.h"
 #include "traces/imbalance.h"
 #include "traces/routing_source.h"
@@ -20,21 +18,6 @@ struct Column {
   std::int64_t ratios = 0;
   std::int64_t equal = 0;
 };
-
-std::vector<std::int64_t> read_counts(const CsvRow& row) {
-  std::vector<std::int64_t> counts;
-  std::istringstream words(row.text("counts"));
-  for (std::string word; words >> word;) {
-    const auto count = parse_number<std::int64_t>(word);
-    if (!count || *count < 0) row.violate("counts", "integers >= 0, separated by spaces");
-    counts.push_back(count.value_or(0));
-  }
-  return counts;
-}
-
-std::string ratio_column(std::int64_t ranks) {
-  return "ep" + std::to_string(ranks) + "_rank_max_over_mean";
-}
 
 }  // namespace
 
@@ -53,20 +36,16 @@ ClaimCheck recorded_ratios(JsonReader& claim, const std::filesystem::path& root)
     std::vector<ClaimLine> lines;
     for (const Case& c : cases) {
       std::vector<Column> columns = {{8}, {16}, {64}};
-      std::vector<std::string> titles = {"task", "layer", "tokens", "top_k"};
-      for (const Column& column : columns) titles.push_back(ratio_column(column.ranks));
-      titles.emplace_back("counts");
-      read_csv(c.table, titles, [&](const CsvRow& row) {
-        if (row.text("task") != c.task) return;
-        const std::vector<std::int64_t> counts = read_counts(row);
+      read_recorded_routers(c.table, [&](const RecordedLayer& layer, const CsvRow& row) {
+        if (layer.task != c.task) return;
         for (Column& column : columns) {
-          const double printed = row.positive_number(ratio_column(column.ranks));
-          if (std::ssize(counts) % column.ranks != 0) {
+          if (std::ssize(layer.counts) % column.ranks != 0) {
             row.violate("counts", "a multiple of " + std::to_string(column.ranks) + " counts");
             continue;
           }
+          const double printed = layer.printed_max_over_mean.at(column.ranks);
           ++column.ratios;
-          column.equal += std::abs(rank_ratio(counts, column.ranks) - printed) <= tolerance;
+          column.equal += std::abs(rank_ratio(layer.counts, column.ranks) - printed) <= tolerance;
         }
       });
       for (const Column& column : columns) {
