@@ -9,6 +9,7 @@
 
 #include "models/input_error.h"
 #include "planner/time_bound.h"
+#include "tools/ablation.h"
 #include "tools/command.h"
 #include "tools/gnuplot.h"
 #include "tools/job_input.h"
@@ -60,16 +61,12 @@ std::string comparison_text(const std::vector<PolicyRun>& all,
     const PolicyRun& c = all[p];
     const RunResult& r = c.run;
     Bytes reserved;
-    std::int64_t time = 0;
-    for (const IterationRecord& i : r.iterations) {
-      reserved = std::max(reserved, i.peak_reserved);
-      if (!i.out_of_memory) time += i.time_ns;
-    }
+    for (const IterationRecord& i : r.iterations) reserved = std::max(reserved, i.peak_reserved);
     const auto percent = [](double share) { return fixed_text(100 * share, 1) + " %"; };
     table.add_row({c.policy, fixed_text(r.tokens_per_second(c.input.job), 0),
                    percent(mfu_with_losses(c.input, r)), percent(mfu_without_losses(c.input, r)),
                    of_bound[p] ? percent(*of_bound[p]) : "-",
-                   r.finished == 0 ? "-" : duration_text(SimDuration(time / r.finished)),
+                   r.finished == 0 ? "-" : duration_text(SimDuration(mean_iteration_ns(r))),
                    grouped_text(std::ssize(r.out_of_memory)) + (r.stuck ? ", stuck" : ""),
                    share_text(static_cast<double>(r.lost_ns), static_cast<double>(r.total_ns)),
                    gib_text(reserved), gib_text(r.limit)});
@@ -130,6 +127,14 @@ Report compare_policies(const Arguments& arguments) {
 }
 
 Report run_compare(const Arguments& arguments) {
+  if (arguments.has("ablation")) {
+    for (const char* other : {"policies", "schedules", "plot"}) {
+      if (arguments.has(other)) {
+        throw InputError("", std::string("--") + other, "given with --ablation", "one of the two");
+      }
+    }
+    return ablate(arguments);
+  }
   if (!arguments.text("schedules")) return compare_policies(arguments);
   for (const char* of_runs : {"policies", "iterations", "seed", "risk", "plot"}) {
     if (arguments.has(of_runs)) {
@@ -146,6 +151,9 @@ Command compare_command() {
   for (Flag& flag : run_flags()) flags.push_back(std::move(flag));
   flags.push_back({"policies", "A,B,C", policies_help()});
   flags.push_back({"plot", "FILE.png", "draw memory and time over the iterations"});
+  flags.push_back({"ablation", "",
+                   "instead of policies: what each part of the planner gains over full recompute, "
+                   "and why"});
   flags.push_back(
       {"schedules", "A,B,C", "instead of policies: pipeline schedules, such as 1f1b,zb-h1,v-half"});
   return {"compare", "JOB.json | --megatron-args FILE --hardware NAME",

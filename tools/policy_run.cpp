@@ -181,6 +181,23 @@ RoutingCounts typical_routing(const Job& job, const RoutingInput& routing,
   return out;
 }
 
+// Of unit 0 in the first iteration.
+StreamTimes measure_streams(const Job& job, const Program& program, const Policy* policy,
+                            const RoutingSource& source) {
+  RoutingCounts counts;
+  source.counts(0, 0, counts);
+  const LaneRows rows(job, counts);
+  UnitDecisions decisions;
+  for (std::int32_t s = 0; policy != nullptr && s < std::ssize(program.stages); ++s) {
+    decisions.push_back(policy->decide(s, rows));
+  }
+  StreamOverlap streams(program.stages.size());
+  Recorder* const recorders[] = {&streams};
+  run_units(program, {&rows, 1}, recorders,
+            {&decisions, static_cast<std::size_t>(policy != nullptr)});
+  return streams.times();
+}
+
 // The job under the best of Megatron's settings, or under those that hold least.
 Job megatron_best(const JobInput& input, double bound, std::string& notes) {
   const StaticSearch search = best_static_policy(input.job, input.profile, bound);
@@ -270,7 +287,7 @@ RunResult run_with_progress(TrainingRun& run, const RunSpec& spec, const std::st
 }
 
 PolicyRun run_policy(const JobInput& given, const std::string& policy, const RunOptions& options) {
-  PolicyRun out{policy, given, {}, "", std::nullopt};
+  PolicyRun out{policy, given, {}, "", std::nullopt, {}};
   const auto build = baseline(policy);
   const std::optional<std::int64_t> rehearsed = rehearsed_iterations(policy);
   const bool planned = policy.starts_with(kPlan);
@@ -327,11 +344,14 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   }
   if (managed && !managed->actions.empty()) out.decisions.emplace(std::move(managed->actions));
   const bool alike = cards_are_alike(job, routing);
+  Program program = managed ? std::move(managed->program) : ordered_program(job, profile);
+  const Policy* const decider = managed ? managed->policy.get() : nullptr;
+  if (options.measures_streams) out.streams = measure_streams(job, program, decider, *source);
   TrainingRun run =
-      managed
-          ? TrainingRun(job, profile, *source, alike, std::move(managed->program), *managed->policy,
+      decider != nullptr
+          ? TrainingRun(job, profile, *source, alike, std::move(program), *decider,
                         stashed ? std::optional(std::move(stashed->rerun)) : std::nullopt)
-          : TrainingRun(job, profile, *source, alike, ordered_program(job, profile));
+          : TrainingRun(job, profile, *source, alike, std::move(program));
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
   out.run = run_with_progress(run, spec, policy, options.memory_csv,

@@ -20,6 +20,7 @@
 #include "sim/training_run.h"
 #include "tools/command_line.h"
 #include "tools/job_input.h"
+#include "tools/stream_overlap.h"
 
 namespace tidemark {
 
@@ -30,6 +31,7 @@ struct RunOptions {
   std::uint64_t seed = 1;
   double risk = kDefaultRisk;
   std::string memory_csv;  // file for every card's peak of every iteration; empty: none
+  bool measures_streams = false;
 };
 RunOptions run_options(const Job& job, const Arguments& arguments);
 
@@ -39,6 +41,7 @@ struct PolicyRun {
   RunResult run;
   std::string notes;                     // what the policy was prepared for
   std::optional<DecisionLog> decisions;  // where it decides about single operators
+  StreamTimes streams;                   // where asked for: of the first iteration, of one unit
 };
 std::string policies_help();
 

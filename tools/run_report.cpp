@@ -61,6 +61,14 @@ double mfu_without_losses(const JobInput& input, const RunResult& run) {
   return mfu(input, run.finished, run.total_ns - run.lost_ns);
 }
 
+std::int64_t mean_iteration_ns(const RunResult& run) {
+  std::int64_t sum = 0;
+  for (const IterationRecord& i : run.iterations) {
+    if (!i.out_of_memory) sum += i.time_ns;
+  }
+  return run.finished == 0 ? 0 : sum / run.finished;
+}
+
 ExitCode exit_of(const RunResult& run) {
   return run.out_of_memory.empty() ? ExitCode::kOk : ExitCode::kDoesNotFit;
 }

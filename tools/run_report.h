@@ -17,6 +17,9 @@ double mfu_with_losses(const JobInput& input, const RunResult& run);
 // Over the iterations that finished, each once.
 double mfu_without_losses(const JobInput& input, const RunResult& run);
 
+// Of those that finished; 0 where none did.
+std::int64_t mean_iteration_ns(const RunResult& run);
+
 ExitCode exit_of(const RunResult& run);
 std::string run_text(const JobInput& input, const RunResult& run);
 // The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations` (with `run_again` where a

@@ -11,10 +11,10 @@
 #include "models/input_error.h"
 #include "models/job_reader.h"
 #include "planner/slot_interleaving.h"
-#include "tools/exposed_communication.h"
 #include "tools/job_input.h"
 #include "tools/quantity_text.h"
 #include "tools/simulation_report.h"
+#include "tools/stream_overlap.h"
 #include "tools/text_table.h"
 #include "traces/routing.h"
 
@@ -87,11 +87,12 @@ struct Outcome {
 
 Outcome simulate_job(const Job& job, const HardwareProfile& profile) {
   Outcome out;
-  ExposedCommunication communication(static_cast<std::size_t>(job.layout.pipeline));
+  StreamOverlap streams(static_cast<std::size_t>(job.layout.pipeline));
   const Simulation simulation =
-      simulate(job, profile, balanced_routing(job), ordered_program(job, profile), &communication);
-  out.expert_ns = communication.all_ns();
-  out.exposed_ns = communication.exposed_ns();
+      simulate(job, profile, balanced_routing(job), ordered_program(job, profile), &streams);
+  const StreamTimes times = streams.times();
+  out.expert_ns = times.expert_communication;
+  out.exposed_ns = times.exposed_expert_communication;
   out.iteration = simulation.result.iteration;
   out.chunks = job.layout.virtual_pipeline;
   out.fits = simulation.result.fits();

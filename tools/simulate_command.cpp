@@ -28,13 +28,14 @@ Report run_whole(const JobInput& given, const RunOptions& options, const Argumen
     }
   }
   const std::string policy = arguments.text("policy").value_or("as-given");
-  const auto [name, input, result, notes, decisions] = run_policy(given, policy, options);
+  const PolicyRun run = run_policy(given, policy, options);
   Report report;
-  report.exit = exit_of(result);
-  report.json = result_with_provenance(input.files, arguments);
-  add_run(report.json, input, result);
-  if (decisions) report.json["decisions"] = to_json(*decisions);
-  report.text = run_text(input, result) + "\n" + notes + job_text(input) + warnings_text(input.job);
+  report.exit = exit_of(run.run);
+  report.json = result_with_provenance(run.input.files, arguments);
+  add_run(report.json, run.input, run.run);
+  if (run.decisions) report.json["decisions"] = to_json(*run.decisions);
+  report.text = run_text(run.input, run.run) + "\n" + run.notes + job_text(run.input) +
+                warnings_text(run.input.job);
   return report;
 }
 

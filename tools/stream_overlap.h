@@ -1,4 +1,4 @@
-// How much of the expert-parallel communication no computation hides.
+// What computation hides: expert-parallel communication and copies to and from the host.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,34 @@
 
 namespace tidemark {
 
+// ns of a card, means over the stages. Exposed: while no kernel of the compute stream or of the
+// shared expert's runs.
+struct StreamTimes {
+  std::int64_t computing = 0;
+  std::int64_t expert_communication = 0;
+  std::int64_t exposed_expert_communication = 0;
+  std::int64_t copies = 0;
+  std::int64_t exposed_copies = 0;
+};
+
 // Watches lane 0 of every stage of a run.
-class ExposedCommunication : public Recorder {
+class StreamOverlap : public Recorder {
  public:
-  explicit ExposedCommunication(std::size_t stages) : stages_(stages) {}
+  explicit StreamOverlap(std::size_t stages) : stages_(stages) {}
 
   void on_operator(std::int32_t stage, std::int32_t step, std::int32_t op, const SlotProgram& slot,
                    std::span<const std::int64_t> start, std::span<const std::int64_t> end) override;
   void on_transfer(std::int32_t, std::int32_t, std::span<const std::int64_t>,
                    std::span<const std::int64_t>) override {}
 
-  // ns, means over the stages: all of it, and what runs while no kernel of the compute stream or of
-  // the shared expert's does.
-  std::int64_t all_ns() const;
-  std::int64_t exposed_ns() const;
+  StreamTimes times() const;
 
  private:
   using Spans = std::vector<std::pair<std::int64_t, std::int64_t>>;  // start, end
   struct Stage {
     Spans computing;
     Spans exchanging;
+    Spans copying;
   };
   std::vector<Stage> stages_;
 };
