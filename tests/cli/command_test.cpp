@@ -480,6 +480,8 @@ TEST_F(Runs, RefuseWhatMakesNoSense) {
   EXPECT_THAT(refused("simulate " + good + " --policy adapipe:0"), HasSubstr("adapipe:F"));
   EXPECT_THAT(refused("simulate " + good + " --policy paged-stash:1:0"),
               HasSubstr("paged-stash:F:B"));
+  EXPECT_THAT(refused("simulate " + kJob.string() + " --policy paged-stash:1"),
+              HasSubstr("an expert capacity of its own"));
   EXPECT_THAT(refused("simulate " + good + " --iterations 0"), HasSubstr("iterations"));
   EXPECT_THAT(refused("simulate " + good + " --policy adaptive --risk 1"), HasSubstr("--risk"));
   EXPECT_THAT(refused("simulate " + good + " --trace t.json"), HasSubstr("--trace"));
