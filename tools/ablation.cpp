@@ -22,9 +22,9 @@ struct PlannerPart {
   const char* policy;
 };
 constexpr PlannerPart kSteps[] = {{"full recompute", "full-recompute"},
-                           {"fine-grained actions, decided once", "fixed-plan"},
-                           {"decided while the job runs", "adaptive"},
-                           {"and interleaved", "tidemark"}};
+                                  {"fine-grained actions, decided once", "fixed-plan"},
+                                  {"decided while the job runs", "adaptive"},
+                                  {"and interleaved", "tidemark"}};
 constexpr double kWorthAWord = 1e-3;  // of an iteration
 
 std::string change_text(const char* what, std::int64_t before, std::int64_t after,

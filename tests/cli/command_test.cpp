@@ -311,6 +311,29 @@ TEST_F(Runs, AreTheSameBytesTwiceAndDifferWithTheSeed) {
   EXPECT_NE(iterations(path + " --seed 2"), once);
 }
 
+TEST_F(Runs, AblateThePlannerOnTheSameRouting) {
+  const std::string compare = "compare " + job().string() + " --iterations 2 ";
+  const CommandRun run = run_tidemark(compare + "--ablation --json");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const json parts = json::parse(run.out).at("ablation");
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[0]["speed"], 1);
+  for (const json& part : parts) {
+    EXPECT_LE(part["exposed_expert_communication_ns"], part["expert_communication_ns"]);
+    EXPECT_LE(part["exposed_copies_ns"], part["copies_ns"]);
+    EXPECT_DOUBLE_EQ(part["speed"],
+                     parts[0]["iteration_ns"].get<double>() / part["iteration_ns"].get<double>());
+  }
+  // Full recompute runs forwards twice.
+  EXPECT_GT(parts[0]["computing_ns"], parts[1]["computing_ns"]);
+  EXPECT_GE(parts[3]["speed"], parts[2]["speed"]);
+
+  const json same =
+      json::parse(run_tidemark(compare + "--policies full-recompute --json").out)["policies"][0];
+  EXPECT_EQ(parts[0]["iteration_ns"], same["run"]["total_ns"].get<std::int64_t>() / 2);
+  EXPECT_THAT(refused(compare + "--ablation --policies adaptive"), HasSubstr("--ablation"));
+}
+
 TEST_F(Runs, ComparePoliciesOnTheSameRouting) {
   const std::string path = job().string();
   const CommandRun run = run_tidemark("compare " + path +
