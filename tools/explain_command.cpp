@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "tools/quantity_text.h"
 #include "tools/segment_map.h"
 #include "tools/simulation_report.h"
+#include "tools/slot_path.h"
 #include "tools/text_table.h"
 #include "traces/routing.h"
 
@@ -216,10 +218,44 @@ void write_peak(const Arguments& arguments, const JobInput& input, const Simulat
   }
 }
 
+// The longest of the stages' where none is asked for.
+Report report_slot(const JobInput& input, std::optional<std::int64_t> asked,
+                   const Arguments& arguments) {
+  for (const char* of_memory : {"segment-map", "memory-snapshot"}) {
+    if (arguments.has(of_memory)) {
+      throw InputError("", std::string("--") + of_memory, "given with --slot", "one of the two");
+    }
+  }
+  const Program program = ordered_program(input.job, input.profile);
+  const LaneRows rows(input.job, balanced_routing(input.job));
+  ExplainedSlot longest;
+  std::size_t stage = 0;
+  for (std::size_t s = 0; s < program.stages.size(); ++s) {
+    if (asked && static_cast<std::size_t>(*asked) != s) continue;
+    ExplainedSlot slot = explain_slot(program, s, rows);
+    if (slot.slot == nullptr || slot.run.ns <= longest.run.ns) continue;
+    longest = std::move(slot);
+    stage = s;
+  }
+  if (longest.slot == nullptr) {
+    throw InputError("", "--slot", "given",
+                     "a job that runs a forward and a backward as one slot in the middle of an "
+                     "iteration (pipeline_schedule combined-1f1b, or "
+                     "overlap_moe_expert_parallel_comm)");
+  }
+  Report report;
+  report.json = result_with_provenance(input.files, arguments);
+  report.json["slot"] = slot_json(program, stage, longest);
+  report.text =
+      job_text(input) + "\n" + slot_text(program, stage, longest) + warnings_text(input.job);
+  return report;
+}
+
 Report run_explain(const Arguments& arguments) {
   const JobInput input = read_job_input(arguments);
   const std::optional<std::int64_t> asked =
       arguments.integer("stage", 0, input.job.layout.pipeline - 1);
+  if (arguments.has("slot")) return report_slot(input, asked, arguments);
   const Simulation simulation = simulate(input.job, input.profile, balanced_routing(input.job),
                                          ordered_program(input.job, input.profile));
   const Verdict verdict = judge(input, simulation);
@@ -249,6 +285,9 @@ Report run_explain(const Arguments& arguments) {
 Command explain_command() {
   std::vector<Flag> flags = job_flags();
   flags.push_back({"stage", "N", "explain this pipeline stage instead of the fullest"});
+  flags.push_back({"slot", "",
+                   "instead of memory: what the length of a combined slot is made of, and what "
+                   "would shorten it"});
   flags.push_back({"segment-map", "FILE",
                    "draw the allocator's segments at the peak, with gnuplot; .svg or .png"});
   flags.push_back(

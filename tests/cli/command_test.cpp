@@ -296,6 +296,12 @@ class Runs : public Command {
     job.merge_patch(changes);
     return write("run.json", job.dump());
   }
+  // Of eight microbatches.
+  static json two_stages() {
+    return {{"model", {{"num_layers", 4}}},
+            {"parallel", {{"world_size", 4}, {"pipeline_model_parallel_size", 2}}},
+            {"batch", {{"global_batch_size", 16}}}};
+  }
 };
 
 TEST_F(Runs, AreTheSameBytesTwiceAndDifferWithTheSeed) {
@@ -312,7 +318,7 @@ TEST_F(Runs, AreTheSameBytesTwiceAndDifferWithTheSeed) {
 }
 
 TEST_F(Runs, AblateThePlannerOnTheSameRouting) {
-  const std::string compare = "compare " + job().string() + " --iterations 2 ";
+  const std::string compare = "compare " + job(two_stages()).string() + " --iterations 2 ";
   const CommandRun run = run_tidemark(compare + "--ablation --json");
   ASSERT_EQ(run.exit, 0) << run.err;
   const json parts = json::parse(run.out).at("ablation");
@@ -332,6 +338,17 @@ TEST_F(Runs, AblateThePlannerOnTheSameRouting) {
       json::parse(run_tidemark(compare + "--policies full-recompute --json").out)["policies"][0];
   EXPECT_EQ(parts[0]["iteration_ns"], same["run"]["total_ns"].get<std::int64_t>() / 2);
   EXPECT_THAT(refused(compare + "--ablation --policies adaptive"), HasSubstr("--ablation"));
+}
+
+TEST_F(Runs, ExplainACombinedSlot) {
+  json combined = two_stages();
+  combined["parallel"]["pipeline_schedule"] = "combined-1f1b";
+  const CommandRun run = run_tidemark("explain " + job(combined).string() + " --slot --json");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const json slot = json::parse(run.out).at("slot");
+  EXPECT_LE(slot["busiest_stream_ns"], slot["time_ns"]);
+  EXPECT_EQ(slot["critical_path"].back()["end_ns"], slot["time_ns"]);
+  EXPECT_THAT(refused("explain " + job().string() + " --slot"), HasSubstr("combined-1f1b"));
 }
 
 TEST_F(Runs, ComparePoliciesOnTheSameRouting) {
