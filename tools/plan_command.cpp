@@ -15,6 +15,7 @@
 #include "planner/rows_bound.h"
 #include "planner/static_policies.h"
 #include "planner/static_search.h"
+#include "planner/time_prediction.h"
 #include "sim/simulation.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
@@ -70,6 +71,19 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, const Routin
   return std::move(rehearsed_adaptive_run(job, profile, bound, source, kRehearsed).run);
 }
 
+// Of a balanced iteration, from prices.
+std::int64_t priced_iteration_ns(const Job& given, const HardwareProfile& profile,
+                                 const AdaptiveRun& managed) {
+  const Job job = on_platform(given, profile);
+  const LaneRows rows(job, balanced_routing(job));
+  UnitDecisions decisions;
+  for (std::int32_t s = 0; s < std::ssize(managed.program.stages); ++s) {
+    decisions.push_back(managed.policy->decide(s, rows));
+  }
+  return TimePrediction(build_program(job, profile), rows)
+      .iteration_ns(managed.program, &decisions);
+}
+
 // Runs the plan on balanced routing, then on routing that its bound was not taken from: another
 // seed's, or the second half of a trace.
 RunResult try_plan(const PlanReport& plan, const RoutingInput& routing, const RunOptions& options,
@@ -121,6 +135,7 @@ Report run_plan(const Arguments& arguments) {
         plan.trial_seed.reset();
       }
     }
+    plan.priced_ns = priced_iteration_ns(job, plan.input.profile, managed);
     plan.run = try_plan(plan, routing, options, std::move(managed.program), *managed.policy);
   }
 

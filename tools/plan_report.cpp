@@ -132,11 +132,14 @@ std::string trials_text(const PlanReport& plan) {
 std::string predictions_text(const PlanReport& plan) {
   const double more = percent_off(static_cast<double>(plan.balanced().time_ns),
                                   static_cast<double>(plan.everything_ns));
+  const double off = percent_off(static_cast<double>(plan.priced_ns),
+                                 static_cast<double>(plan.balanced().time_ns));
   return "Balanced iteration: " + duration_text(SimDuration(plan.balanced().time_ns)) + " (" +
          signed_percent_text(more) + " of " + duration_text(SimDuration(plan.everything_ns)) +
          " where everything is kept, for which a card reserves " +
          gib_text(plan.everything_reserved) + "), " + gib_text(plan.balanced().peak_reserved) +
-         " of " + gib_text(plan.run.limit) + " reserved.\n";
+         " of " + gib_text(plan.run.limit) + " reserved. Its actions' prices predict " +
+         duration_text(SimDuration(plan.priced_ns)) + " (" + signed_percent_text(off) + ").\n";
 }
 
 Bytes most_pinned(const PlanReport& plan) {
@@ -224,6 +227,7 @@ void add_plan(nlohmann::ordered_json& result, const PlanReport& plan) {
   if (plan.feasible()) {
     result["policy"] = to_json(plan.adaptive);
     result["predictions"] = {{"balanced_iteration_ns", plan.balanced().time_ns},
+                             {"priced_balanced_iteration_ns", plan.priced_ns},
                              {"balanced_peak_reserved_bytes", plan.balanced().peak_reserved.value},
                              {"keep_everything_iteration_ns", plan.everything_ns},
                              {"keep_everything_reserved_bytes", plan.everything_reserved.value},

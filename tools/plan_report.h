@@ -38,7 +38,8 @@ struct PlanReport {
   std::int64_t trials = 0;                  // iterations of other routing
   std::optional<std::uint64_t> trial_seed;  // none: a trace's iterations from `first_trial` on
   std::int64_t first_trial = 0;
-  RunResult run;  // a balanced iteration, then the trials; empty if there is no plan
+  std::int64_t priced_ns = 0;  // a balanced iteration, as planner/time_prediction.h predicts it
+  RunResult run;               // a balanced iteration, then the trials; empty if there is no plan
 
   bool feasible() const { return adaptive.least_headroom_bytes() >= 0; }
   // What a card must have for the most frugal plan at the bound.

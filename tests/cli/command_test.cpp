@@ -376,9 +376,13 @@ TEST_F(Runs, OfAPlanAreThoseOfThePolicyThatItWasMadeFrom) {
   const CommandRun made = run_tidemark("plan " + path + " --iterations 2 -o " + plan);
   ASSERT_EQ(made.exit, 0) << made.err;
   EXPECT_THAT(made.out, StartsWith("Safe up to "));
-  const json trials = json::parse(read_text(plan)).at("trials");
+  const json file = json::parse(read_text(plan));
+  const json trials = file.at("trials");
   EXPECT_EQ(trials.at("iterations"), 2);
   EXPECT_EQ(trials.at("seed"), 2) << "another than the bound was taken from";
+  const auto simulated = file.at("predictions").at("balanced_iteration_ns").get<double>();
+  const auto priced = file.at("predictions").at("priced_balanced_iteration_ns").get<double>();
+  EXPECT_NEAR(priced / simulated, 1, 0.0156);
 
   const auto iterations = [&](const std::string& policy) {
     const CommandRun run =
