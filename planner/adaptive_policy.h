@@ -10,6 +10,9 @@
 // restart or configuration.
 //
 // Bytes are reserved ones: the headroom is that of the emulated allocator.
+//
+// Where the hardware profile says how much host memory a node has, no plan pins more than a card's
+// share of it, for rows up to the bound and as many microbatches as are in flight.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +39,8 @@ struct AdaptiveRun : ManagedRun {
 // Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
 // saved, recomputed or offloaded; not quantized, which changes the training.
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
-// With a plan that was prepared before. Throws: InputError where it does not suit the job.
+// With a plan that was prepared before. Throws: InputError where it does not suit the job or pins
+// more host memory than the profile has.
 AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
 
 }  // namespace tidemark
