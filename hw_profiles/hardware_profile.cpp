@@ -178,6 +178,12 @@ Bytes HardwareProfile::capacity() const {
   return Bytes(static_cast<std::int64_t>(capacity_gib.value * static_cast<double>(kGiB.value)));
 }
 
+std::optional<Bytes> HardwareProfile::host_memory_of_card() const {
+  if (!host_memory_gib) return std::nullopt;
+  return Bytes(static_cast<std::int64_t>(host_memory_gib->value / cards_per_node.value *
+                                         static_cast<double>(kGiB.value)));
+}
+
 const AllocatorConstants& HardwareProfile::allocator_for(std::optional<Version> dtk) const {
   for (const AllocatorConstants& entry : allocator) {
     const bool from = !dtk || !entry.dtk_from || *dtk >= *entry.dtk_from;
@@ -232,6 +238,7 @@ HardwareProfile load_hardware_profile(const std::string& name_or_path) {
     profile.hbm.copy_gb_per_s = sourced(inner, "copy_gb_per_s");
   });
   profile.cards_per_node = sourced_count(json, "cards_per_node");
+  profile.host_memory_gib = optional_sourced(json, "host_memory_gib");
   json.object("host_link", [&](JsonReader& inner) { read_host_link(inner, profile.host_link); });
   profile.kernel_launch_us = sourced(json, "kernel_launch_us");
   profile.host_issue_us = sourced(json, "host_issue_us");

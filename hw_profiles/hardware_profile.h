@@ -152,6 +152,7 @@ struct HardwareProfile {
   SourcedNumber compute_units;
   HbmBandwidth hbm;
   SourcedNumber cards_per_node;
+  std::optional<SourcedNumber> host_memory_gib;  // of a node, that may be pinned
   HostLink host_link;
   SourcedNumber kernel_launch_us;  // device time from one empty kernel to the next
   SourcedNumber host_issue_us;     // host time to issue one framework operator
@@ -168,6 +169,8 @@ struct HardwareProfile {
   std::vector<AllocatorConstants> allocator;
 
   Bytes capacity() const;
+  // A card's share of its node's; nothing where the profile does not say.
+  std::optional<Bytes> host_memory_of_card() const;
   bool rocm() const { return architecture.rfind("gfx", 0) == 0; }
   // Constants of a software stack. An unknown DTK version (or a platform without DTK) takes the
   // entry without an upper end.

@@ -70,7 +70,7 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
   problem.in_capacity_ps = problem.out_capacity_ps;
   problem.lanes.resize(1);
   problem.lanes[0].rows = options.balanced_rows;
-  problem.lanes[0].host_budget = std::numeric_limits<std::int32_t>::max() * std::int64_t{1024};
+  problem.lanes[0].host_budget = options.host_bytes;
   const Extent all = extent(classes.classes, options.balanced_rows);
   ProvisionWorkspace workspace;
   std::vector<LadderRung> rungs;

@@ -3,7 +3,8 @@
 //
 // Each holds less than the one before; rung r at most its share of what one microbatch keeps under
 // balanced routing, evenly spaced from everything to the least, at the least exposed time
-// (planner/provision.h). One that holds little enough for the next share too stands for both. Slack
+// (planner/provision.h) and within the host memory. A share that host memory does not allow has no
+// rung. One that holds little enough for the next share too stands for both. Slack
 // of a stage is the time by which the slowest stage's forward and backward are longer than its own;
 // copies of a microbatch have one such period in each direction.
 #pragma once
@@ -20,11 +21,15 @@ struct LadderRung {
   std::int64_t exposed_ns = 0;       // of a forward and its backward under balanced routing
 };
 
+// More than any host has, and few enough for sums to be exact (planner/provision.h).
+constexpr std::int64_t kUnlimitedHostBytes = std::int64_t{1} << 41;
+
 struct LadderOptions {
   std::int64_t rungs = 17;
   std::int64_t balanced_rows = 0;
   std::int64_t period_ns = 0;  // of the slowest stage's forward and backward
   std::int64_t slack_ns = 0;
+  std::int64_t host_bytes = kUnlimitedHostBytes;  // that a microbatch may pin, balanced
 };
 
 std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,

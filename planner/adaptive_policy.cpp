@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "models/input_error.h"
@@ -210,6 +212,45 @@ ChunkPoints points_of(const OperatorGraph& graph, const Chunk& chunk,
   return out;
 }
 
+// What a microbatch may pin of a card's share of its node's host memory, with as many whole stages
+// in flight as the schedule has.
+std::int64_t allowed_host_bytes(const HardwareProfile& profile, const Schedule& schedule,
+                                std::int32_t stage) {
+  const std::optional<Bytes> of_card = profile.host_memory_of_card();
+  if (!of_card) return kUnlimitedHostBytes;
+  const std::int32_t in_flight =
+      (peak_in_flight(schedule, stage) + schedule.chunks - 1) / schedule.chunks;
+  return std::min(kUnlimitedHostBytes, of_card->value / in_flight);
+}
+
+// What a microbatch pins at most, whatever rungs its decision points take.
+std::int64_t most_pinned(const ActionCatalogue& catalogue, const std::vector<LadderRung>& ladder,
+                         std::int64_t rows) {
+  std::int64_t sum = 0;
+  for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {
+    std::int64_t most = 0;
+    for (const LadderRung& rung : ladder) {
+      const auto action = static_cast<std::size_t>(rung.choice[e]);
+      most = std::max(most, catalogue.entries[e].actions[action].host_bytes.at(rows));
+    }
+    sum += most;
+  }
+  return sum;
+}
+
+// Rungs pin different storages: together they may exceed what each keeps to, so that is lowered
+// until they do not. Without host memory nothing is offloaded.
+std::vector<LadderRung> build_ladder_within(std::int64_t allowed, std::int64_t bound_rows,
+                                            const ActionCatalogue& catalogue,
+                                            LadderOptions options) {
+  options.host_bytes = allowed;
+  for (;;) {
+    std::vector<LadderRung> ladder = build_ladder(catalogue, options);
+    if (most_pinned(catalogue, ladder, bound_rows) <= allowed) return ladder;
+    options.host_bytes = options.host_bytes * 9 / 10;
+  }
+}
+
 // Every microbatch takes rung `r`.
 StageDecisions all_take(const PreparedStage& stage, std::int32_t microbatches, bool frugal) {
   StageDecisions out(microbatches, stage.optional_actions);
@@ -318,8 +359,17 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
     options.balanced_rows = balanced;
     options.period_ns = slowest;
     options.slack_ns = slowest - calm.period_ns[s];
+    const std::int64_t allowed =
+        allowed_host_bytes(profile, calm.program.schedule, static_cast<std::int32_t>(s));
     const std::vector<LadderRung> ladder =
-        given != nullptr ? ladder_of(*given, s, catalogue) : build_ladder(catalogue, options);
+        given != nullptr ? ladder_of(*given, s, catalogue)
+                         : build_ladder_within(allowed, bound, catalogue, options);
+    if (const std::int64_t pinned = most_pinned(catalogue, ladder, bound); pinned > allowed) {
+      throw InputError(given->file, "/policy/stages/" + std::to_string(s),
+                       std::to_string(pinned) + " pinned bytes a microbatch",
+                       "at most " + std::to_string(allowed) +
+                           ": a card's share of host_memory_gib for each in flight");
+    }
     for (const LadderRung& rung : ladder) {
       out.plan.stages[s].rungs.push_back(named_rung(catalogue, rung, balanced));
     }

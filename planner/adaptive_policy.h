@@ -13,6 +13,9 @@
 // sought for what the policy takes of them under the balanced load.
 //
 // Bytes are reserved ones: the headroom is that of the emulated allocator.
+//
+// Where the hardware profile says how much host memory a node has, no plan pins more than a card's
+// share of it, for rows up to the bound and as many microbatches as are in flight.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +44,8 @@ struct AdaptiveRun : ManagedRun {
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 // The same decided once, for rows at the bound: every microbatch of every iteration gives up alike.
 ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound);
-// With a plan that was prepared before. Throws: InputError where it does not suit the job.
+// With a plan that was prepared before. Throws: InputError where it does not suit the job or pins
+// more host memory than the profile has.
 AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const AdaptivePlan& plan);
 
 }  // namespace tidemark

@@ -151,11 +151,16 @@ Bytes most_pinned(const PlanReport& plan) {
 std::string pinned_text(const PlanReport& plan) {
   const Bytes card = most_pinned(plan);
   if (card == Bytes(0)) return "";
-  const double node = plan.input.profile.cards_per_node.value;
+  const HardwareProfile& profile = plan.input.profile;
+  const double node = profile.cards_per_node.value;
+  const std::string limit =
+      profile.host_memory_gib
+          ? ", which is limited to " + fixed_text(profile.host_memory_gib->value, 2) + " GiB"
+          : "; it is not limited, since the hardware profile has no host_memory_gib";
   return "At the bound, offloading takes up to " + gib_text(card) +
          " of pinned host memory a card, " +
          gib_text(Bytes(static_cast<std::int64_t>(node) * card.value)) + " a node of " +
-         fixed_text(node, 0) + " such cards.\n";
+         fixed_text(node, 0) + " such cards" + limit + ".\n";
 }
 
 std::string megatron_text(const PlanReport& plan) {
@@ -246,6 +251,9 @@ void add_plan(nlohmann::ordered_json& result, const PlanReport& plan) {
     }
   }
   result["pinned_host_bytes"] = most_pinned(plan).value;
+  const std::optional<Bytes> host = plan.input.profile.host_memory_of_card();
+  result["pinned_host_limit_bytes"] =
+      host ? nlohmann::ordered_json(host->value) : nlohmann::ordered_json(nullptr);
   nlohmann::ordered_json& megatron = result["megatron"];
   megatron = {{"settings", plan.megatron.settings}, {"policy", nullptr}};
   if (plan.megatron.best) {

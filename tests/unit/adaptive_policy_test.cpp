@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "hw_profiles/hardware_profile.h"
+#include "models/input_error.h"
+#include "models/layer_operators.h"
+#include "planner/plan_summary.h"
 #include "planner/rows_bound.h"
 #include "sim/lane_engine.h"
 #include "sim/training_run.h"
@@ -90,6 +93,51 @@ TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
   const std::int64_t spike = taken(managed.policy->decide(0, skewed(job, 2.5)));
   EXPECT_LT(calm, spike);
   EXPECT_EQ(taken(managed.policy->decide(0, skewed(job, 1))), calm) << "decisions have no memory";
+}
+
+// Host memory of a node that lets a card pin a third of what it would pin without a limit.
+TEST(AdaptivePolicy, PinsNoMoreThanTheCardsShareOfItsNodesMemory) {
+  const Job job = small_job();
+  const RunResult all = run_once(job, card_of(1000), Spiked(job, 2.5), nullptr);
+  const double need =
+      static_cast<double>(all.iterations[0].peak_reserved.value) / static_cast<double>(kGiB.value);
+  HardwareProfile card = card_of(need * 0.9);
+  const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced_lane_rows(job)) * 2.6);
+  const auto pinned = [&](const AdaptiveRun& managed, double ratio) {
+    std::int64_t most = 0;
+    for (std::int32_t s = 0; s < 2; ++s) {
+      const Schedule& schedule = managed.program.schedule;
+      most = std::max(most,
+                      pinned_host_bytes(managed.stages[static_cast<std::size_t>(s)],
+                                        managed.policy->decide(s, skewed(job, ratio)),
+                                        schedule.microbatches, peak_in_flight(schedule, s), bound));
+    }
+    return most;
+  };
+  const AdaptiveRun unlimited = adaptive_run(job, card, 2.6);
+  const std::int64_t limit = pinned(unlimited, 2.5) / 3;
+  ASSERT_GT(limit, 0);
+  card.host_memory_gib.emplace().value =
+      card.cards_per_node.value * static_cast<double>(limit) / static_cast<double>(kGiB.value);
+  const AdaptiveRun limited = adaptive_run(job, card, 2.6);
+  for (const double ratio : {1.0, 1.5, 2.0, 2.5}) EXPECT_LE(pinned(limited, ratio), limit);
+  EXPECT_THROW(planned_run(job, card, unlimited.plan), InputError);
+  EXPECT_NO_THROW(planned_run(job, card, limited.plan));
+}
+
+TEST(AdaptivePolicy, OffloadsNothingWithoutHostMemory) {
+  const Job job = small_job();
+  HardwareProfile card = card_of(1);
+  card.host_memory_gib.emplace();
+  const AdaptiveRun managed = adaptive_run(job, card, 2.6);
+  for (const AdaptivePlan::Stage& stage : managed.plan.stages) {
+    EXPECT_GT(stage.rungs.size(), 1U) << "recomputation is left";
+    for (const AdaptivePlan::Rung& rung : stage.rungs) {
+      for (const AdaptivePlan::Action& action : rung.actions) {
+        EXPECT_NE(action.kind, ActionKind::kOffload);
+      }
+    }
+  }
 }
 
 TEST(RowsBound, OfBurstsIsTheirQuantile) {
