@@ -62,6 +62,7 @@ struct TrainingRun::Impl {
       stage.waits.assign(units * lanes, 0);
     });
     rows.assign(units, LaneRows(job));
+    imbalance.resize(units);
     if (policy != nullptr) decisions.assign(units, UnitDecisions(stages.size()));
   }
 
@@ -88,6 +89,7 @@ struct TrainingRun::Impl {
       thread_local RoutingCounts counts;  // ten megabytes that every unit can share
       routing.counts(iteration, static_cast<std::int64_t>(u), counts);
       rows[u].assign(counts);
+      imbalance[u] = rows[u].max_over_mean();
     });
   }
 
@@ -193,9 +195,7 @@ struct TrainingRun::Impl {
     record.iteration = iteration;
     record.attempt = attempt;
     record.time_ns = times.iteration_ns;
-    for (const LaneRows& unit : rows) {
-      record.imbalance = std::max(record.imbalance, unit.max_over_mean());
-    }
+    record.imbalance = std::ranges::max(imbalance);
     for (std::size_t s = 0; s < stages.size(); ++s) {
       Stage& stage = stages[s];
       const std::size_t hottest = static_cast<std::size_t>(stage.hottest.unit) * lanes +
@@ -307,6 +307,7 @@ struct TrainingRun::Impl {
   const bool records;
   std::vector<Stage> stages;
   std::vector<LaneRows> rows;                          // [unit]
+  std::vector<double> imbalance;                       // [unit]: most rows of a lane over the mean
   std::vector<UnitDecisions> decisions;                // [unit]; none without a policy
   std::vector<std::unique_ptr<ClockRecorder>> clocks;  // [unit], null where nothing is watched
   std::size_t first_out = 0;                           // the stage that ran out of memory first

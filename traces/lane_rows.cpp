@@ -26,18 +26,19 @@ void LaneRows::assign(const RoutingCounts& counts) {
     std::int64_t* const rows = rows_.data() + table * static_cast<std::size_t>(lanes_);
     std::int32_t* const each =
         of_expert_.data() + table * static_cast<std::size_t>(local_experts_ * lanes_);
-    for (std::int64_t lane = 0; lane < lanes_; ++lane) {
-      const std::int64_t rank = lane / parts_ % ranks_;
-      const std::int64_t group = lane / (parts_ * ranks_);
-      std::int64_t sum = 0;
-      for (std::int64_t e = 0; e < local_experts_; ++e) {
-        const std::int64_t count = from[rank * local_experts_ + e];
-        const std::int64_t share =
-            groups == 1 ? count : count / groups + (group < count % groups ? 1 : 0);
-        each[e * lanes_ + lane] = static_cast<std::int32_t>(share);
-        sum += share;
+    std::int64_t lane = 0;  // [group][rank][part]
+    for (std::int64_t group = 0; group < groups; ++group) {
+      for (std::int64_t rank = 0; rank < ranks_; ++rank, lane += parts_) {
+        std::int64_t sum = 0;
+        for (std::int64_t e = 0; e < local_experts_; ++e) {
+          const std::int64_t count = from[rank * local_experts_ + e];
+          const std::int64_t share =
+              groups == 1 ? count : count / groups + (group < count % groups ? 1 : 0);
+          std::fill_n(each + e * lanes_ + lane, parts_, static_cast<std::int32_t>(share));
+          sum += share;
+        }
+        std::fill_n(rows + lane, parts_, sum);
       }
-      rows[lane] = sum;
     }
   }
 }
