@@ -13,8 +13,13 @@ namespace {
 TEST(JobRoundTrip, IsExact) {
   int checkpointed = 0;
   int listed = 0;
+  int ordered = 0;
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
-    const Job job = random_job(seed);
+    Job job = seed % 4 == 0 ? random_scheduled_job(seed) : random_job(seed);
+    if (job.combines_slots() && seed % 8 < 4) {
+      job.options.combined_slot_order = SlotOrder::kShortest;
+      ++ordered;
+    }
     const auto text = to_json(job).dump();
     const Job back = job_from_json(nlohmann::json::parse(text), job.source);
     ASSERT_EQ(to_json(back).dump(), text) << describe(job, seed);
@@ -22,6 +27,9 @@ TEST(JobRoundTrip, IsExact) {
     ASSERT_EQ(back.layout.virtual_pipeline, job.layout.virtual_pipeline) << describe(job, seed);
     ASSERT_EQ(back.layout.microbatch_group, job.layout.microbatch_group) << describe(job, seed);
     ASSERT_EQ(back.options.overlap_p2p_comm, job.options.overlap_p2p_comm) << describe(job, seed);
+    ASSERT_EQ(back.options.combined_slot_order, job.options.combined_slot_order)
+        << describe(job, seed);
+    ASSERT_EQ(back.layout.schedule, job.layout.schedule) << describe(job, seed);
     ASSERT_EQ(back.options.recompute, job.options.recompute) << describe(job, seed);
     ASSERT_EQ(back.options.full_recompute.has_value(), job.options.full_recompute.has_value())
         << describe(job, seed);
@@ -34,6 +42,7 @@ TEST(JobRoundTrip, IsExact) {
   }
   EXPECT_GT(checkpointed, 50);
   EXPECT_GT(listed, 50);
+  EXPECT_GT(ordered, 10);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/check_schedule.h"
+#include "sim/combined_1f1b.h"
 #include "sim/dual_pipe.h"
 #include "sim/schedule.h"
 #include "sim/v_schedules.h"
@@ -249,12 +250,30 @@ TEST(ScheduleFamily, DualPipesStepCounts) {
   }
 }
 
+// 2 (p - r) microbatches in flight. Slots of two that take as long as both are those of 1F1B.
+TEST(ScheduleFamily, Combined1F1B) {
+  for (const std::int32_t p : kStages) {
+    for (const std::int32_t m : microbatches(p)) {
+      const Schedule s = one_chunk(build_combined_1f1b(p, m, false), m);
+      for (std::int32_t r = 0; r < p; ++r) {
+        EXPECT_EQ(peak_in_flight(s, r), 2 * (p - r)) << describe(p, m);
+      }
+      for (SlotDurations d : kTimes) {
+        const std::int64_t whole = d.forward + d.backward_input + d.backward_weight;
+        d.forward_backward = whole;
+        EXPECT_EQ(makespan(s, d), (m + p - 1) * whole) << describe(p, m);
+      }
+    }
+  }
+}
+
 // Few microbatches and odd shapes: legal all the same.
 TEST(ScheduleFamily, IsLegalForSmallShapes) {
   for (std::int32_t p = 1; p <= 7; ++p) {
     for (std::int32_t m = 1; m <= 16; ++m) {
       one_chunk(build_zb_h1(p, m), m);
       one_chunk(build_zb_h2(p, m), m);
+      for (const bool delays : {false, true}) one_chunk(build_combined_1f1b(p, m, delays), m);
       if (p < 2) continue;
       v_shaped(build_zb_v(p, m), m);
       v_shaped(build_v_half(p, m), m);
