@@ -13,6 +13,7 @@
 #include "tools/command.h"
 #include "tools/gnuplot.h"
 #include "tools/job_input.h"
+#include "tools/named_policy.h"
 #include "tools/policy_run.h"
 #include "tools/quantity_text.h"
 #include "tools/run_report.h"

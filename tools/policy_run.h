@@ -1,13 +1,4 @@
-// A job's run under a policy that has a name: one of planner/static_policies.h, or
-//
-//   megatron-best            the best of these by search (planner/static_search.h)
-//   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
-//   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
-//   paged-stash:F[:B]        Megatron's paged stash (paged_stash.h): capacity and buffer factor
-//   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
-//   fixed-plan               ours, decided once for the worst that is planned for
-//   tidemark                 ours, with slots that hide communication (interleaved_run.h)
-//   plan:FILE                ours, prepared by `tidemark plan`
+// A job's run under a policy that has a name (tools/named_policy.h).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +34,6 @@ struct PolicyRun {
   std::optional<DecisionLog> decisions;  // where it decides about single operators
   StreamTimes streams;                   // where asked for: of the first iteration, of one unit
 };
-std::string policies_help();
 
 // `log` sees what every iteration decided. With progress on stderr where that is a terminal. An
 // interrupt (SIGINT) ends the run after the iteration at hand.

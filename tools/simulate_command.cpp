@@ -4,6 +4,7 @@
 #include "tools/chrome_trace.h"
 #include "tools/command.h"
 #include "tools/job_input.h"
+#include "tools/named_policy.h"
 #include "tools/output_file.h"
 #include "tools/policy_run.h"
 #include "tools/run_report.h"
