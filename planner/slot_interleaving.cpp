@@ -14,7 +14,7 @@ namespace tidemark {
 namespace {
 
 // Partial orders looked at for one slot. They are found once for a job, not while it runs.
-constexpr OrderLimit kWork{1 << 17};
+constexpr OrderLimit kWork{1 << 19};
 
 constexpr std::int32_t kForwardChain = 0;
 constexpr std::int32_t kBackwardChain = 1;
@@ -95,10 +95,16 @@ class SlotReader {
   void read_pass(bool beside, bool delays) {
     std::vector<std::size_t> chained;  // without weight gradients that move
     std::vector<std::size_t> all;
+    std::vector<std::vector<std::size_t>> optional;  // [chained]: behind it
     for (std::size_t at = 0; at < slot_.ops.size(); ++at) {
       if (slot_.ops[at].beside != beside) continue;
       all.push_back(at);
-      if (!(beside && delays && source(at).deferrable)) chained.push_back(at);
+      if (slot_.ops[at].action >= 0 && !chained.empty()) {
+        optional.back().push_back(at);
+      } else if (!(beside && delays && source(at).deferrable)) {
+        chained.push_back(at);
+        optional.emplace_back();
+      }
     }
     const std::int32_t chain = beside ? kBackwardChain : kForwardChain;
     std::size_t leader = slot_.ops.size();
@@ -111,10 +117,14 @@ class SlotReader {
         point_[at] = point_[leader];
         floating_.push_back(at);
         out_.problem.floating.push_back({work(at), point_[leader], {}});
-        continue;
+      } else {
+        append(chain, at);
+        if (!follows) leader = at;
       }
-      append(chain, at);
-      if (!follows) leader = at;
+      for (const std::size_t behind : optional[i]) {
+        point_[behind] = point_[leader];
+        follows_.emplace_back(behind, leader);
+      }
     }
     for (const std::size_t at : all) {
       if (beside && delays && source(at).deferrable) append(kWeightChain, at);
@@ -133,6 +143,7 @@ class SlotReader {
   ChainPoint deadline(std::size_t floating) const {
     for (std::size_t at = floating + 1; at < slot_.ops.size(); ++at) {
       const bool chained = slot_.ops[at].beside == slot_.ops[floating].beside &&
+                           slot_.ops[at].action < 0 &&
                            point_[at].chain != kWeightChain &&
                            std::ranges::count(floating_, at) == 0;
       if (chained && waits_for(at, floating)) return point_[at];
@@ -224,7 +235,9 @@ std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
   std::map<std::int32_t, std::size_t> number;  // by position in the graph's lists
   for (std::size_t o = 0; o < slot.operators.size(); ++o) number[slot.operators[o]] = o;
   for (const std::vector<std::int32_t>& of : slot.followers) {
-    for (const std::int32_t op : of) follows[number.at(op)] = true;
+    for (const std::int32_t op : of) {
+      if (const auto it = number.find(op); it != number.end()) follows[it->second] = true;
+    }
   }
   std::vector<std::int32_t> out;
   for (const std::int32_t o : order) {

@@ -9,6 +9,10 @@
 //   floating   collectives that the next operator of their pass does not wait for
 //   durations  those of the engine, alone and under the balanced load
 //
+// Operators of optional actions (planner/optional_actions.h), which differ from microbatch to
+// microbatch, are not in the problem: each is issued where it was in its pass, behind the operator
+// before it.
+//
 // Operators are issued as they start. So while the host waits at a gate the device has all that it
 // can begin before the gate, of the other microbatch. Collectives of tensor and context groups and
 // copies are issued right behind the operator before them: their streams wait for whatever the
@@ -50,7 +54,7 @@ SlotRun run_alone(const Program& program, const SlotProgram& slot, const LaneRow
 struct InterleavableSlot {
   SlotProblem problem;
   std::vector<std::int32_t> operators;  // [of the problem] -> position in the graph's lists
-  // [of the problem]: issued right behind it, by position in the graph's lists.
+  // [of the problem]: issued right behind it, by position in the graph's lists; optional ones, too.
   std::vector<std::vector<std::int32_t>> followers;
 };
 // `slot`: a fused slot in Megatron's order, without operators of an iteration's border; `alone`:
@@ -64,7 +68,7 @@ std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
 // The job's program on its platform, with the order that the job names for its combined slots
 // (combined_slot_order). Requires: a validated job.
 Program ordered_program(const Job& job, const HardwareProfile& profile);
-// The same of a program with optional actions; an order is sought for slots in which both
+// The same of a program with optional actions; orders are kept where they are shorter if all
 // microbatches take those of `taken`, [stage][action]. Requires: `job` as on_platform gives it.
 Program ordered_program(const Job& job, const HardwareProfile& profile, Program megatron,
                         const std::vector<std::vector<std::uint8_t>>& taken);
