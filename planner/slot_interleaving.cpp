@@ -143,8 +143,7 @@ class SlotReader {
   ChainPoint deadline(std::size_t floating) const {
     for (std::size_t at = floating + 1; at < slot_.ops.size(); ++at) {
       const bool chained = slot_.ops[at].beside == slot_.ops[floating].beside &&
-                           slot_.ops[at].action < 0 &&
-                           point_[at].chain != kWeightChain &&
+                           slot_.ops[at].action < 0 && point_[at].chain != kWeightChain &&
                            std::ranges::count(floating_, at) == 0;
       if (chained && waits_for(at, floating)) return point_[at];
     }

@@ -46,6 +46,8 @@ std::string reason_text(const PolicyRun& before, const PolicyRun& after) {
       change_text("computes", a.computing, b.computing, ns) +
       change_text("expert communication that nothing hides", a.exposed_expert_communication,
                   b.exposed_expert_communication, ns) +
+      change_text("tensor communication that nothing hides", a.exposed_tensor_communication,
+                  b.exposed_tensor_communication, ns) +
       change_text("copies that nothing hides", a.exposed_copies, b.exposed_copies, ns);
   return changes.empty() ? "nothing of note changes" : changes.substr(2);
 }
@@ -94,6 +96,8 @@ Report ablate(const Arguments& arguments) {
         {"speed", known ? nlohmann::ordered_json(speed) : nullptr},
         {"out_of_memory", run.run.out_of_memory.size()},
         {"computing_ns", t.computing},
+        {"tensor_communication_ns", t.tensor_communication},
+        {"exposed_tensor_communication_ns", t.exposed_tensor_communication},
         {"expert_communication_ns", t.expert_communication},
         {"exposed_expert_communication_ns", t.exposed_expert_communication},
         {"copies_ns", t.copies},

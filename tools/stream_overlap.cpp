@@ -52,6 +52,8 @@ void StreamOverlap::on_operator(std::int32_t stage, std::int32_t, std::int32_t o
     at.exchanging.emplace_back(start[0], end[0]);
   } else if (what.stream == Stream::kCompute || what.stream == Stream::kSharedExpert) {
     at.computing.emplace_back(start[0], end[0]);
+  } else if (what.stream == Stream::kTensorComm) {
+    at.gathering.emplace_back(start[0], end[0]);
   } else if (what.time_class == TimeClass::kHostCopy) {
     at.copying.emplace_back(start[0], end[0]);
   }
@@ -61,16 +63,20 @@ StreamTimes StreamOverlap::times() const {
   StreamTimes out;
   for (const Stage& stage : stages_) {
     const Spans busy = merged(stage.computing);
+    const Spans gathering = merged(stage.gathering);
     const Spans exchanging = merged(stage.exchanging);
     const Spans copying = merged(stage.copying);
     out.computing += length(busy);
+    out.tensor_communication += length(gathering);
+    out.exposed_tensor_communication += exposed(gathering, busy);
     out.expert_communication += length(exchanging);
     out.exposed_expert_communication += exposed(exchanging, busy);
     out.copies += length(copying);
     out.exposed_copies += exposed(copying, busy);
   }
   const std::int64_t stages = std::ssize(stages_);
-  for (std::int64_t* sum : {&out.computing, &out.expert_communication,
+  for (std::int64_t* sum : {&out.computing, &out.tensor_communication,
+                            &out.exposed_tensor_communication, &out.expert_communication,
                             &out.exposed_expert_communication, &out.copies, &out.exposed_copies}) {
     *sum /= stages;
   }

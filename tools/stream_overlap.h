@@ -1,4 +1,5 @@
-// What computation hides: expert-parallel communication and copies to and from the host.
+// What computation hides: communication of tensor- and expert-parallel groups, and copies to and
+// from the host.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,8 @@ namespace tidemark {
 // shared expert's runs.
 struct StreamTimes {
   std::int64_t computing = 0;
+  std::int64_t tensor_communication = 0;
+  std::int64_t exposed_tensor_communication = 0;
   std::int64_t expert_communication = 0;
   std::int64_t exposed_expert_communication = 0;
   std::int64_t copies = 0;
@@ -37,7 +40,8 @@ class StreamOverlap : public Recorder {
   using Spans = std::vector<std::pair<std::int64_t, std::int64_t>>;  // start, end
   struct Stage {
     Spans computing;
-    Spans exchanging;
+    Spans gathering;   // tensor-parallel
+    Spans exchanging;  // of experts
     Spans copying;
   };
   std::vector<Stage> stages_;
