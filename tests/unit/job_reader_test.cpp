@@ -149,6 +149,24 @@ TEST(JobReader, ReadsVirtualStagesAndTheirLayout) {
   EXPECT_EQ(to_json(job_from_json(again(job), "")), to_json(job));
 }
 
+// They were said to be in /model.
+TEST(JobReader, SaysThatOptionsOfCombinedSlotsAreOptions) {
+  nlohmann::json json = small_job();
+  json["options"]["delay_wgrad_compute"] = true;
+  json["options"]["ep_overlap_early_attn_memory_release"] = true;
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("/options/delay_wgrad_compute: true"),
+                                    HasSubstr("/options/ep_overlap_early_attn_memory_release")));
+  json = small_job();
+  json["parallel"]["pipeline_model_parallel_size"] = 2;
+  json["parallel"]["pipeline_schedule"] = "combined-1f1b";
+  json["options"]["overlap_moe_expert_parallel_comm"] = true;
+  json["options"]["recompute_granularity"] = "full";
+  json["options"]["recompute_method"] = "uniform";
+  json["options"]["recompute_num_layers"] = 1;
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("/options/overlap_moe_expert_parallel_comm: true"),
+                                    HasSubstr("/options/recompute_granularity: full")));
+}
+
 TEST(JobReader, RefusesVirtualStagesThatCannotBe) {
   nlohmann::json json = small_job();
   json["parallel"]["virtual_pipeline_model_parallel_size"] = 2;
