@@ -418,10 +418,7 @@ AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double 
 ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
   AdaptiveRun run = adaptive_run(job, profile, rows_bound);
   const LaneRows rows(job, scaled(balanced_routing(job), rows_bound));
-  UnitDecisions decisions;
-  for (std::int32_t s = 0; s < std::ssize(run.program.stages); ++s) {
-    decisions.push_back(run.policy->decide(s, rows));
-  }
+  UnitDecisions decisions = decide_unit(*run.policy, run.program.stages.size(), rows);
   return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions)),
           std::move(run.actions)};
 }

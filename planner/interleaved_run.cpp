@@ -14,10 +14,7 @@ namespace {
 
 std::int64_t iteration_ns(const Job& job, const AdaptiveRun& run, const RoutingCounts& counts) {
   const LaneRows rows(job, counts);
-  UnitDecisions decisions;
-  for (std::int32_t s = 0; s < std::ssize(run.program.stages); ++s) {
-    decisions.push_back(run.policy->decide(s, rows));
-  }
+  const UnitDecisions decisions = decide_unit(*run.policy, run.program.stages.size(), rows);
   return run_units(run.program, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
 }
 

@@ -7,6 +7,7 @@
 // on nothing that a clock shows, so they can be made for a whole iteration before it is timed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "sim/decisions.h"
@@ -20,5 +21,14 @@ class Policy {
   // Of one stage of a unit in one iteration: a pure function, called from any thread.
   virtual StageDecisions decide(std::int32_t stage, const LaneRows& rows) const = 0;
 };
+
+// Of all stages of a unit, [stage], in order.
+inline UnitDecisions decide_unit(const Policy& policy, std::size_t stages, const LaneRows& rows) {
+  UnitDecisions out;
+  for (std::size_t s = 0; s < stages; ++s) {
+    out.push_back(policy.decide(static_cast<std::int32_t>(s), rows));
+  }
+  return out;
+}
 
 }  // namespace tidemark

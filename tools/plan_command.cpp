@@ -76,10 +76,7 @@ std::int64_t priced_iteration_ns(const Job& given, const HardwareProfile& profil
                                  const AdaptiveRun& managed) {
   const Job job = on_platform(given, profile);
   const LaneRows rows(job, balanced_routing(job));
-  UnitDecisions decisions;
-  for (std::int32_t s = 0; s < std::ssize(managed.program.stages); ++s) {
-    decisions.push_back(managed.policy->decide(s, rows));
-  }
+  const UnitDecisions decisions = decide_unit(*managed.policy, managed.program.stages.size(), rows);
   return TimePrediction(build_program(job, profile), rows)
       .iteration_ns(managed.program, &decisions);
 }

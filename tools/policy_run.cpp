@@ -56,9 +56,7 @@ StreamTimes measure_streams(const Job& job, const Program& program, const Policy
   source.counts(0, 0, counts);
   const LaneRows rows(job, counts);
   UnitDecisions decisions;
-  for (std::int32_t s = 0; policy != nullptr && s < std::ssize(program.stages); ++s) {
-    decisions.push_back(policy->decide(s, rows));
-  }
+  if (policy != nullptr) decisions = decide_unit(*policy, program.stages.size(), rows);
   StreamOverlap streams(program.stages.size());
   Recorder* const recorders[] = {&streams};
   run_units(program, {&rows, 1}, recorders,

@@ -94,10 +94,7 @@ std::vector<Predicted> predict(const Variant& variant) {
     Predicted& p = out.emplace_back();
     p.what = variant.what + ", " + policy;
     if (const auto run = managed_run(policy, job, profile, rows.max_over_mean())) {
-      UnitDecisions decisions;
-      for (std::int32_t s = 0; s < std::ssize(plain.stages); ++s) {
-        decisions.push_back(run->policy->decide(s, rows));
-      }
+      const UnitDecisions decisions = decide_unit(*run->policy, plain.stages.size(), rows);
       p.predicted_ns = prediction.iteration_ns(run->program, &decisions);
       p.simulated_ns = run_units(run->program, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
     } else {
