@@ -7,7 +7,7 @@
 namespace tidemark {
 namespace {
 
-using Names = std::set<std::string>;
+using OperatorNames = std::set<std::string>;
 
 constexpr std::int64_t kComputeBytes = 2;
 constexpr std::int64_t kFp8Bytes = 1;
@@ -17,7 +17,7 @@ constexpr std::int64_t kInt64Bytes = 8;
 
 // Which tensors a module of --recompute-modules drops. "moe_act" drops the residual sum after the
 // experts instead of their activation, and "mlp" nothing: so it is in their list.
-const std::map<std::string, Names> kRecomputed = {
+const std::map<std::string, OperatorNames> kRecomputed = {
     {"core_attn", {"core_attention"}},
     {"moe_act", {"mlp_bda"}},
     {"layernorm", {"input_layernorm", "pre_mlp_norm"}},
@@ -33,7 +33,7 @@ bool uses_flash(const Job& job, const BaGuaLu2Options& options) {
          job.model.attention.query_dim() < options.flash_attention_kv_threshold;
 }
 
-bool belongs_to(const BaGuaLu2Tensor& tensor, const Names& names) {
+bool belongs_to(const BaGuaLu2Tensor& tensor, const OperatorNames& names) {
   return names.contains(tensor.name) ||
          std::any_of(tensor.groups.begin(), tensor.groups.end(),
                      [&](const std::string& group) { return names.contains(group); });
@@ -81,12 +81,12 @@ std::vector<BaGuaLu2Tensor> list_tensors(const Job& job, const BaGuaLu2Options& 
 
   std::vector<BaGuaLu2Tensor> out;
   const auto add = [&](int id, const char* name, std::vector<double> shape,
-                       std::int64_t element_bytes, Names of = {}) {
+                       std::int64_t element_bytes, OperatorNames of = {}) {
     out.push_back({id, name, std::move(shape), element_bytes, std::move(of), Bytes()});
   };
   add(1, "input_layernorm", {b, s, h / tp}, quantized, {"LayerNormLinear"});
   if (mla) {
-    const Names up = {a.qk_layernorm ? "LayerNormLinear" : "Linear"};
+    const OperatorNames up = {a.qk_layernorm ? "LayerNormLinear" : "Linear"};
     const double kv_down = real(a.kv_lora_rank + a.qk_pos_emb_head_dim);
     const double kv_up = heads * real(a.qk_head_dim + a.v_head_dim);
     if (a.q_lora_rank > 0) {
@@ -145,12 +145,13 @@ Bytes BaGuaLu2Activations::in_groups(const std::set<std::string>& groups) const 
 }
 
 const std::set<std::string>& bagualu2_default_offload_groups() {
-  static const Names kGroups = {"GroupedLinear", "LayerNormLinear", "swiglu", "permutation"};
+  static const OperatorNames kGroups = {"GroupedLinear", "LayerNormLinear", "swiglu",
+                                        "permutation"};
   return kGroups;
 }
 
 BaGuaLu2Activations bagualu2_activations(const Job& job, const BaGuaLu2Options& options) {
-  Names recomputed;
+  OperatorNames recomputed;
   for (const std::string& module : options.recompute_modules) {
     if (const auto it = kRecomputed.find(module); it != kRecomputed.end()) {
       recomputed.insert(it->second.begin(), it->second.end());

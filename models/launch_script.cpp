@@ -1,7 +1,6 @@
 #include "models/launch_script.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -9,17 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "models/characters.h"
 #include "models/input_error.h"
 #include "models/megatron_argument_table.h"
 
 namespace tidemark {
 namespace {
-
-bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
-bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
-
-std::string at_line(std::int64_t line) { return "line " + std::to_string(line); }
 
 struct Word {
   std::string text;

@@ -1,10 +1,10 @@
 #include "models/layer_pattern.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <utility>
 
+#include "models/characters.h"
 #include "models/parse_number.h"
 
 namespace tidemark {
@@ -25,7 +25,7 @@ class PatternParser {
   static constexpr int kDeepest = 100;
 
   char peek() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_])) != 0) ++at_;
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
   }
 

@@ -1,7 +1,6 @@
 #include "models/megatron_arguments.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <fstream>
 #include <optional>
@@ -11,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/characters.h"
 #include "models/input_error.h"
 #include "models/json_reader.h"
 #include "models/launch_script.h"
@@ -24,11 +24,6 @@ constexpr std::uintmax_t kLargestScript = std::uintmax_t{1} << 20;
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 constexpr std::string_view kForms =
     "a launch script, a JSON object of arguments, or a log with Megatron's `arguments` dump";
-
-bool is_name_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
-
-std::string at_line(std::int64_t line) { return "line " + std::to_string(line); }
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);

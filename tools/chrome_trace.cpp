@@ -38,14 +38,14 @@ struct Span {
 };
 
 // Names of operators and streams are our own and need no escapes.
-class TraceWriter {
+class EventWriter {
  public:
-  explicit TraceWriter(std::ostream& out) : out_(out) {
+  explicit EventWriter(std::ostream& out) : out_(out) {
     out_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   }
-  ~TraceWriter() { out_ << "\n]}\n"; }
-  TraceWriter(const TraceWriter&) = delete;
-  TraceWriter& operator=(const TraceWriter&) = delete;
+  ~EventWriter() { out_ << "\n]}\n"; }
+  EventWriter(const EventWriter&) = delete;
+  EventWriter& operator=(const EventWriter&) = delete;
 
   void name_process(std::int64_t pid, const std::string& name) {
     event(quoted("ph", "M") + "," + field("pid", pid) + "," + quoted("name", "process_name") +
@@ -91,7 +91,7 @@ class TraceWriter {
 
 class TraceRecorder : public Recorder {
  public:
-  TraceRecorder(TraceWriter& writer, const Job& job, const Simulation& simulation)
+  TraceRecorder(EventWriter& writer, const Job& job, const Simulation& simulation)
       : writer_(writer), simulation_(simulation) {
     for (std::size_t i = 0; i < simulation.program.stages.size(); ++i) {
       const auto stage = static_cast<std::int64_t>(i);
@@ -256,7 +256,7 @@ class TraceRecorder : public Recorder {
            microbatch;
   }
 
-  TraceWriter& writer_;
+  EventWriter& writer_;
   const Simulation& simulation_;
   std::vector<Cursor> cursors_;
 };
@@ -264,7 +264,7 @@ class TraceRecorder : public Recorder {
 }  // namespace
 
 void write_chrome_trace(std::ostream& out, const Job& job, const Simulation& simulation) {
-  TraceWriter writer(out);
+  EventWriter writer(out);
   TraceRecorder recorder(writer, job, simulation);
   Recorder* const recorders[] = {&recorder};
   recorder.finish(run_units(simulation.program, {&simulation.rows, 1}, recorders));

@@ -19,6 +19,9 @@ struct Flag {
   std::string help;
 };
 
+// The largest count (of cards, tokens, iterations, ..) that a flag takes.
+inline constexpr std::int64_t kLargestCount = std::int64_t{1} << 31;
+
 // What a command was given. Names are the long ones.
 class Arguments {
  public:

@@ -18,8 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 31;
-
 // A profile and the tables that it names.
 std::vector<fs::path> profile_files(const std::string& name_or_path) {
   const fs::path path = hardware_profile_path(name_or_path);
@@ -97,7 +95,7 @@ JobInput read_job_input(const Arguments& arguments) {
   if (from_arguments) {
     input.files.emplace_back(*arguments.text("megatron-args"));
     input.job = read_megatron_job(input.files[0], read_log_context(arguments),
-                                  arguments.integer("cards", 1, kLargest));
+                                  arguments.integer("cards", 1, kLargestCount));
   } else {
     for (const Flag& flag : job_flags()) {
       if (flag.name != "hardware" && arguments.has(flag.name)) {
@@ -123,7 +121,7 @@ std::vector<Flag> log_context_flags() {
 }
 
 LogContext read_log_context(const Arguments& arguments) {
-  return {required_hardware(arguments), arguments.integer("vocab-size", 1, kLargest),
+  return {required_hardware(arguments), arguments.integer("vocab-size", 1, kLargestCount),
           arguments.version("megatron-core"), arguments.version("transformer-engine"),
           arguments.version("dtk")};
 }

@@ -28,7 +28,6 @@ namespace fs = std::filesystem;
 using Align = TextTable::Align;
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kLargest = std::int64_t{1} << 31;
 constexpr std::int64_t kLargestDegree = std::int64_t{1} << 20;
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -137,7 +136,7 @@ Report import(const Arguments& arguments) {
   const std::string& format = words[1];
   const fs::path input = words[2];
   const auto optional = [&](const char* flag, std::int64_t otherwise) {
-    return arguments.integer(flag, 1, kLargest).value_or(otherwise);
+    return arguments.integer(flag, 1, kLargestCount).value_or(otherwise);
   };
   const std::int64_t ranks = required(arguments, "ep");
   const ImportReport report = write_trace(words[3], [&](std::ostream& out) {
@@ -200,7 +199,7 @@ Report generate(const Arguments& arguments) {
                   required(arguments, "moe-layers"),
                   required(arguments, "experts"),
                   required(arguments, "topk"),
-                  required(arguments, "tokens", kLargest),
+                  required(arguments, "tokens", kLargestCount),
                   required(arguments, "ep")};
     if (info.shape.experts % info.shape.ranks != 0 || info.shape.topk > info.shape.experts) {
       throw InputError("", "--experts", std::to_string(info.shape.experts),
@@ -208,7 +207,7 @@ Report generate(const Arguments& arguments) {
     }
   }
   const std::uint64_t seed = seed_of(arguments);
-  const std::int64_t iterations = required(arguments, "iterations", kLargest);
+  const std::int64_t iterations = required(arguments, "iterations", kLargestCount);
   info.origin = {{"workload", to_json(input.workload)}, {"seed", seed}};
   const auto source = make_routing(info.shape, input.workload, seed);
   const TraceInfo done = write_trace(words[1], [&](std::ostream& out) {

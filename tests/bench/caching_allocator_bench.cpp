@@ -13,7 +13,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::caching_allocator_bench {
 namespace {
 
 struct Request {
@@ -107,4 +107,4 @@ void BM_SkewedQwenStage(benchmark::State& state) {
 BENCHMARK(BM_SkewedQwenStage)->DenseRange(0, 4)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::caching_allocator_bench

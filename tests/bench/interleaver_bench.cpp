@@ -11,7 +11,7 @@
 #include "planner/two_chain_order.h"
 #include "tests/support/random_slots.h"
 
-namespace tidemark {
+namespace tidemark::interleaver_bench {
 namespace {
 
 constexpr std::uint64_t kSeeds = 64;
@@ -75,4 +75,4 @@ BENCHMARK(BM_Cached)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_CachedWithMemory)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::interleaver_bench

@@ -8,7 +8,7 @@
 #include "hw_profiles/collective_costs.h"
 #include "hw_profiles/kernel_costs.h"
 
-namespace tidemark {
+namespace tidemark::kernel_costs_bench {
 namespace {
 
 const HardwareProfile& profile() {
@@ -65,4 +65,4 @@ void BM_FitProfile(benchmark::State& state) {
 BENCHMARK(BM_FitProfile)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::kernel_costs_bench

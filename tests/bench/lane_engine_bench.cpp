@@ -12,7 +12,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::lane_engine_bench {
 namespace {
 
 const HardwareProfile& profile() {
@@ -124,4 +124,4 @@ void BM_Simulate(benchmark::State& state) {
 BENCHMARK(BM_Simulate)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::lane_engine_bench

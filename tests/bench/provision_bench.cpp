@@ -17,7 +17,7 @@
 #include "tests/support/random_jobs.h"
 #include "tests/support/random_provision.h"
 
-namespace tidemark {
+namespace tidemark::provision_bench {
 namespace {
 
 void decide(benchmark::State& state, const std::vector<ProvisionProblem>& problems) {
@@ -93,4 +93,4 @@ void BM_Spike(benchmark::State& state) {
 BENCHMARK(BM_Spike)->Arg(1)->Arg(8);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::provision_bench

@@ -4,7 +4,7 @@
 
 #include "traces/routing_source.h"
 
-namespace tidemark {
+namespace tidemark::routing_bench {
 namespace {
 
 void BM_RoutingCounts(benchmark::State& state) {
@@ -30,4 +30,4 @@ BENCHMARK(BM_RoutingCounts)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::routing_bench

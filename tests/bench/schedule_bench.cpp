@@ -8,7 +8,7 @@
 #include "sim/v_schedules.h"
 #include "sim/zero_bubble.h"
 
-namespace tidemark {
+namespace tidemark::schedule_bench {
 namespace {
 
 constexpr std::int32_t kStages = 16;
@@ -48,4 +48,4 @@ BENCHMARK_CAPTURE(build, dual_pipe_v, build_dual_pipe_v, 2, Placement::kV)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::schedule_bench

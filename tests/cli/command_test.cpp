@@ -13,7 +13,7 @@
 
 #include "tests/support/command_run.h"
 
-namespace tidemark {
+namespace tidemark::command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -537,4 +537,4 @@ TEST_F(Runs, RefuseWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::command_test

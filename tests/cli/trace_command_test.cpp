@@ -9,7 +9,7 @@
 
 #include "tests/support/command_run.h"
 
-namespace tidemark {
+namespace tidemark::trace_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,4 +98,4 @@ TEST_F(TraceCommand, RefusesATruncatedTraceWithTheByte) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::trace_command_test

@@ -20,7 +20,7 @@
 #include "tests/support/optional_stages.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::action_property_test {
 namespace {
 
 Size kept_bytes(const OperatorGraph& graph) {
@@ -191,4 +191,4 @@ TEST(OptionalActions, TakenByAllMicrobatchesAreTheAppliedOnes) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::action_property_test

@@ -5,7 +5,7 @@
 #include "sim/simulation.h"
 #include "tests/support/skewed_jobs.h"
 
-namespace tidemark {
+namespace tidemark::allocator_settings_test {
 namespace {
 
 // The first stage's hottest lane of a DeepSeek-like job.
@@ -84,4 +84,4 @@ TEST_F(VaryingSizes, ALargestSizeToSplitLetsABorderlineJobComplete) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::allocator_settings_test

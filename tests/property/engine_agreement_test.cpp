@@ -24,7 +24,7 @@
 #include "tests/support/naive_memory.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::engine_agreement_test {
 namespace {
 
 #ifdef __SANITIZE_ADDRESS__
@@ -438,4 +438,4 @@ TEST(Simulate, ReachesThePeakWhenItsOperatorStarts) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::engine_agreement_test

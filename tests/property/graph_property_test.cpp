@@ -14,7 +14,7 @@
 #include "models/operator_graph.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::graph_property_test {
 namespace {
 
 #ifdef __SANITIZE_ADDRESS__
@@ -519,4 +519,4 @@ TEST(SelectiveRecompute, OfMlaUpProjectionGivesBackHeads) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::graph_property_test

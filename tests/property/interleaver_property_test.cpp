@@ -16,7 +16,7 @@
 #include "tests/support/exact_order.h"
 #include "tests/support/random_slots.h"
 
-namespace tidemark {
+namespace tidemark::interleaver_property_test {
 namespace {
 
 using testing::IsEmpty;
@@ -198,4 +198,4 @@ TEST(ExactOrder, EqualsExhaustiveSearch) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::interleaver_property_test

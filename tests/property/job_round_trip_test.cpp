@@ -7,7 +7,7 @@
 #include "models/job_reader.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::job_round_trip_test {
 namespace {
 
 TEST(JobRoundTrip, IsExact) {
@@ -46,4 +46,4 @@ TEST(JobRoundTrip, IsExact) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::job_round_trip_test

@@ -18,7 +18,7 @@
 #include "tests/support/random_jobs.h"
 #include "tests/support/random_provision.h"
 
-namespace tidemark {
+namespace tidemark::provision_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -240,4 +240,4 @@ TEST(Provision, NamesWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::provision_test

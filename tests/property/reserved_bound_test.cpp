@@ -13,7 +13,7 @@
 #include "tests/support/random_jobs.h"
 #include "tests/support/skewed_jobs.h"
 
-namespace tidemark {
+namespace tidemark::reserved_bound_test {
 namespace {
 
 // A stage of a simulation, and any of its lanes emulated.
@@ -115,4 +115,4 @@ TEST(ReservedBounds, OfLanesWithEqualRowsAreTheEmulationItself) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::reserved_bound_test

@@ -22,7 +22,7 @@
 #include "tests/support/optional_stages.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::slot_interleaving_test {
 namespace {
 
 #ifdef __SANITIZE_ADDRESS__
@@ -134,4 +134,4 @@ TEST(SlotInterleaving, EnginesAndMemoryModelsAgreeOnIt) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::slot_interleaving_test

@@ -13,7 +13,7 @@
 #include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::action_catalogue_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -286,4 +286,4 @@ TEST(ActionCatalogue, ExtendsByOneEntry) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::action_catalogue_test

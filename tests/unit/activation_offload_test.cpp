@@ -13,7 +13,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::activation_offload_test {
 namespace {
 
 constexpr std::int64_t kTokens = 8192;
@@ -148,4 +148,4 @@ TEST(ValidateJob, RefusesToOffloadWhatIsRecomputed) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::activation_offload_test

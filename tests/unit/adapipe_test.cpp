@@ -7,7 +7,7 @@
 
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::adapipe_test {
 namespace {
 
 AdaPipeProblem random_problem(Rng& rng) {
@@ -126,4 +126,4 @@ TEST(AdaPipe, GivesTheFirstStageFewerLayersWhereMemoryIsShort) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::adapipe_test

@@ -16,7 +16,7 @@
 #include "planner/plan_summary.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::adaptive_plan_test {
 namespace {
 
 using testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST_F(PlanFile, SharesOfActionsAddUpToTheWhole) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::adaptive_plan_test

@@ -17,7 +17,7 @@
 #include "tests/support/jobs.h"
 #include "traces/trace_file.h"
 
-namespace tidemark {
+namespace tidemark::adaptive_policy_test {
 namespace {
 
 Job small_job() { return small_moe_job(8, 6); }
@@ -191,4 +191,4 @@ TEST(RowsBound, OfBalancedRoutingIsOne) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::adaptive_policy_test

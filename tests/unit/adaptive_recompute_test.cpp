@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::adaptive_recompute_test {
 namespace {
 
 // Attention (5 ns, keeps 40 of which 10 are its input) holds a core (3 ns, 20, 5); a norm keeps
@@ -55,4 +55,4 @@ TEST(AdaptiveRecompute, RescueSwapsOutAndIn) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::adaptive_recompute_test

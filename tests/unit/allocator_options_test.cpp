@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::allocator_options_test {
 namespace {
 
 using testing::ElementsAre;
@@ -61,4 +61,4 @@ TEST(ParseAllocatorConf, RefusesDivisionsBySizeAsAWhole) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::allocator_options_test

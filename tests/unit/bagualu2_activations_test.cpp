@@ -6,7 +6,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::bagualu2_activations_test {
 namespace {
 
 // The layer of BaGuaLu-2's own tests: 2 sequences of 128 tokens, top-2 of 8 experts, TP 2.
@@ -212,4 +212,4 @@ TEST_F(BaGuaLu2Layer, OffloadTakesItsPartOfAGroup) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::bagualu2_activations_test

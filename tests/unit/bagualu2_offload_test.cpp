@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::bagualu2_offload_test {
 namespace {
 
 TEST(BaGuaLu2Offload, IsWhatExceedsTheLimit) {
@@ -73,4 +73,4 @@ TEST(BaGuaLu2Offload, ForgetsWhatIsRemoved) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::bagualu2_offload_test

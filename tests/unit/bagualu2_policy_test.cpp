@@ -11,7 +11,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::bagualu2_policy_test {
 namespace {
 
 const Job& small_job() {
@@ -76,4 +76,4 @@ TEST(BaGuaLu2Policy, LeavesTheLastChunkAlone) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::bagualu2_policy_test

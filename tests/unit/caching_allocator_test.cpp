@@ -5,7 +5,7 @@
 #include "tests/support/naive_allocator.h"
 #include "tests/support/random_jobs.h"
 
-namespace tidemark {
+namespace tidemark::caching_allocator_test {
 namespace {
 
 constexpr std::int64_t kMi = 1 << 20;
@@ -390,4 +390,4 @@ TEST(CachingAllocator, AgreesWithListsOnRandomTraces) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::caching_allocator_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::capacity_test {
 namespace {
 
 using testing::ElementsAre;
@@ -58,4 +58,4 @@ TEST(ApplyCapacity, DropsNothingWhereItIsEnough) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::capacity_test

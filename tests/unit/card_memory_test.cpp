@@ -8,7 +8,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::card_memory_test {
 namespace {
 
 constexpr Bytes kNoLimit{std::numeric_limits<std::int64_t>::max()};
@@ -173,4 +173,4 @@ TEST(Simulate, SaysWhetherTheTightestStageFits) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::card_memory_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::check_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -82,4 +82,4 @@ TEST(CheckOrder, RefusesAMakespanAboveTheSerialTime) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::check_order_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::check_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -102,4 +102,4 @@ TEST(CheckPlan, RejectsMissingChoices) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::check_plan_test

@@ -9,7 +9,7 @@
 
 #include "sim/zero_bubble.h"
 
-namespace tidemark {
+namespace tidemark::check_schedule_test {
 namespace {
 
 using testing::Contains;
@@ -109,4 +109,4 @@ TEST(CheckSchedule, RejectsStagesThatWaitForEachOther) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::check_schedule_test

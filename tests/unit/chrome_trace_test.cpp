@@ -12,7 +12,7 @@
 #include "hw_profiles/hardware_profile.h"
 #include "models/job_reader.h"
 
-namespace tidemark {
+namespace tidemark::chrome_trace_test {
 namespace {
 
 using nlohmann::json;
@@ -83,4 +83,4 @@ TEST_F(ChromeTrace, TheHighestCounterIsThePeak) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::chrome_trace_test

@@ -10,7 +10,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::claim_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -79,4 +79,4 @@ TEST_F(RankMemory, RefusesMoreRanksThanTheJobHas) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::claim_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::collective_costs_test {
 namespace {
 
 constexpr std::array kOps = {Collective::kAllGather, Collective::kReduceScatter,
@@ -142,4 +142,4 @@ TEST(CollectiveCosts, WithoutATableLatencyAndBandwidthAreAssumed) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::collective_costs_test

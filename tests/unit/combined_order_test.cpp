@@ -11,7 +11,7 @@
 #include "sim/slot_operators.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::combined_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -153,4 +153,4 @@ TEST(WeightGradients, KeepTheirOperandsUntilTheyRun) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::combined_order_test

@@ -11,7 +11,7 @@
 
 #include "traces/normal_table.h"
 
-namespace tidemark {
+namespace tidemark::count_sampler_test {
 namespace {
 
 using testing::Each;
@@ -197,4 +197,4 @@ TEST(CapCounts, GoesOnUntilNoneIsAbove) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::count_sampler_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::decision_log_test {
 namespace {
 
 // Stage 0 may recompute the norm of two layers and offload the first one's query; stage 1 nothing.
@@ -83,4 +83,4 @@ TEST(DecisionLog, IsBounded) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::decision_log_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::flops_test {
 namespace {
 
 TEST(ModelFlops, OfOneDenseLayerByHand) {
@@ -62,4 +62,4 @@ TEST(ModelFlops, SharedExpertsCountForEveryTokenAndPlainMlpsHaveTwoMatrices) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::flops_test

@@ -12,7 +12,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::gradient_buffers_test {
 namespace {
 
 using testing::ElementsAre;
@@ -119,4 +119,4 @@ TEST(GradientBuffers, ExpertsAreASecondBufferOverExpertDataRanks) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::gradient_buffers_test

@@ -13,7 +13,7 @@
 
 #include "models/json_reader.h"
 
-namespace tidemark {
+namespace tidemark::hardware_profile_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -200,4 +200,4 @@ TEST_F(ProfileFile, NamesTheLineOfABadTableRow) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::hardware_profile_test

@@ -15,7 +15,7 @@
 #include "models/json_reader.h"
 #include "models/parameters.h"
 
-namespace tidemark {
+namespace tidemark::hf_config_test {
 namespace {
 
 using nlohmann::json;
@@ -372,4 +372,4 @@ TEST(HfConfig, IsToldFromOurOwnFiles) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::hf_config_test

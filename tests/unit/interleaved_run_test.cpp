@@ -8,7 +8,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::interleaved_run_test {
 namespace {
 
 constexpr double kBound = 1.5;
@@ -71,4 +71,4 @@ TEST(FixedRun, GivesUpTheSameInEveryIteration) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::interleaved_run_test

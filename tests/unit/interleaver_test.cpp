@@ -6,7 +6,7 @@
 #include "models/input_error.h"
 #include "planner/check_order.h"
 
-namespace tidemark {
+namespace tidemark::interleaver_test {
 namespace {
 
 using testing::IsEmpty;
@@ -103,4 +103,4 @@ TEST(Interleaver, OfNothingIsEmpty) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::interleaver_test

@@ -6,7 +6,7 @@
 #include "models/job.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::issue_clock_test {
 namespace {
 
 // One slot of `operators` operators that take 10 ns each and 1 ns to issue, then an empty backward.
@@ -40,4 +40,4 @@ TEST(ClockRecorder, TheCpuIsNeverMoreThanALaunchQueueAhead) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::issue_clock_test

@@ -10,7 +10,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::job_reader_test {
 namespace {
 
 using testing::AllOf;
@@ -476,4 +476,4 @@ TEST(ParseVersion, TakesTheFirstTwoNumbers) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::job_reader_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace tidemark {
+namespace tidemark::json_reader_test {
 namespace {
 
 using testing::ElementsAre;
@@ -123,4 +123,4 @@ TEST(Nearest, IsWithinAThirdOfTheLength) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::json_reader_test

@@ -10,7 +10,7 @@
 #include "hw_profiles/kernel_rates.h"
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::kernel_costs_test {
 namespace {
 
 constexpr std::array kPasses = {Pass::kForward, Pass::kBackwardInput, Pass::kBackwardWeight};
@@ -250,4 +250,4 @@ TEST(KernelCosts, WithoutATableTheRatesAreAssumedSharesOfThePeak) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::kernel_costs_test

@@ -5,7 +5,7 @@
 
 #include "models/job_reader.h"
 
-namespace tidemark {
+namespace tidemark::kwai_operators_test {
 namespace {
 
 constexpr std::int64_t kRankTokens = 8192 / 2;
@@ -77,4 +77,4 @@ TEST(KwaiLayer, IsOnlyForWhatTheForkIsModelledWith) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::kwai_operators_test

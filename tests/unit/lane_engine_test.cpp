@@ -12,7 +12,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::lane_engine_test {
 namespace {
 
 using testing::ElementsAre;
@@ -301,4 +301,4 @@ TEST(RunUnit, RefusesNeighboursThatSendDifferentMicrobatches) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::lane_engine_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::large_vector_test {
 namespace {
 
 TEST(LargeVector, KeepsItsElementsWhereItGrowsOntoHugePages) {
@@ -22,4 +22,4 @@ TEST(LargeVector, TakesGivenValues) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::large_vector_test

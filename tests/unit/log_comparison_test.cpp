@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::log_comparison_test {
 namespace {
 
 TrainingLog log_of(std::vector<double> elapsed_ms) {
@@ -66,4 +66,4 @@ TEST(Summarize, TakesAbsoluteErrors) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::log_comparison_test

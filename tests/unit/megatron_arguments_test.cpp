@@ -12,7 +12,7 @@
 #include "models/launch_script.h"
 #include "models/megatron_argument_table.h"
 
-namespace tidemark {
+namespace tidemark::megatron_arguments_test {
 namespace {
 
 using testing::ElementsAre;
@@ -321,4 +321,4 @@ TEST(ListItems, ReadsPythonListsAndWords) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::megatron_arguments_test

@@ -10,7 +10,7 @@
 #include "models/input_error.h"
 #include "models/layer_pattern.h"
 
-namespace tidemark {
+namespace tidemark::megatron_job_test {
 namespace {
 
 using testing::Each;
@@ -542,4 +542,4 @@ TEST(MoeLayerPattern, RefusesOtherLengthsAndOtherText) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::megatron_job_test

@@ -11,7 +11,7 @@
 #include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::memory_profile_test {
 namespace {
 
 using testing::ElementsAre;
@@ -150,4 +150,4 @@ TEST(LiveStoragesAtAnEvent, OfSeveralMicrobatchesAreCountedTogether) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::memory_profile_test

@@ -13,7 +13,7 @@
 
 #include "tests/support/graphs.h"
 
-namespace tidemark {
+namespace tidemark::memory_sequence_test {
 namespace {
 
 using testing::ElementsAre;
@@ -280,4 +280,4 @@ TEST(MemorySequence, FreesAReceivedInputWhenItIsOffloadedOrByItsBackward) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::memory_sequence_test

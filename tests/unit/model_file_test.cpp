@@ -11,7 +11,7 @@
 #include "models/input_error.h"
 #include "models/model_reader.h"
 
-namespace tidemark {
+namespace tidemark::model_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -130,4 +130,4 @@ TEST_F(ModelFileTest, WhatIsWrittenIsReadBack) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::model_file_test

@@ -13,7 +13,7 @@
 #include "tests/support/graphs.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::operator_graph_test {
 namespace {
 
 using testing::ElementsAre;
@@ -288,4 +288,4 @@ TEST(StageOperators, RoutedRowsOfTheExpertsTakeOneHiddenVectorEach) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::operator_graph_test

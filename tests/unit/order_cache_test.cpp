@@ -5,7 +5,7 @@
 
 #include "planner/check_order.h"
 
-namespace tidemark {
+namespace tidemark::order_cache_test {
 namespace {
 
 using testing::IsEmpty;
@@ -93,4 +93,4 @@ TEST(OrderCache, DoesNotDependOnWhatItRemembers) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::order_cache_test

@@ -8,7 +8,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::output_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,4 +44,4 @@ TEST_F(OutputFileTest, RefusesAFolder) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::output_file_test

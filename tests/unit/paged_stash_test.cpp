@@ -13,7 +13,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::paged_stash_test {
 namespace {
 
 // Two stages of two layers each with 128 experts on eight lanes, four microbatches of 4,096 tokens
@@ -179,4 +179,4 @@ TEST(PagedStash, TheSecondPassMayRunOutOfMemory) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::paged_stash_test

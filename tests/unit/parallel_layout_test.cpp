@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::parallel_layout_test {
 namespace {
 
 using testing::HasSubstr;
@@ -146,4 +146,4 @@ TEST(PipelineLayout, TextIsWhatWasParsed) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::parallel_layout_test

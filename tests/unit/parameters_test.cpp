@@ -7,7 +7,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::parameters_test {
 namespace {
 
 std::int64_t total(const Job& job, std::int64_t stage) {
@@ -123,4 +123,4 @@ TEST(StageWeights, ALearnedPositionTableLiesBesideTheEmbedding) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::parameters_test

@@ -8,7 +8,7 @@
 #include "tests/support/jobs.h"
 #include "tools/memory_snapshot.h"
 
-namespace tidemark {
+namespace tidemark::peak_snapshot_test {
 namespace {
 
 AllocatorSnapshot snapshot_of(const Job& job, const Simulation& simulation, std::int64_t stage) {
@@ -83,4 +83,4 @@ TEST(MemorySnapshot, ItsTraceLeadsBackToTheBeginningOfTheIteration) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::peak_snapshot_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace tidemark {
+namespace tidemark::pickle_test {
 namespace {
 
 using namespace std::string_literals;
@@ -41,4 +41,4 @@ TEST(WritePickle, LongLists) {
 TEST(WritePickle, RefusesFractions) { EXPECT_THROW(pickled(0.5), std::logic_error); }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::pickle_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::pipeline_walk_test {
 namespace {
 
 using testing::ElementsAre;
@@ -76,4 +76,4 @@ TEST(WalkPipeline, NamesADeadlock) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::pipeline_walk_test

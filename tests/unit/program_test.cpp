@@ -11,7 +11,7 @@
 #include "sim/operator_cost.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::program_test {
 namespace {
 
 using testing::ElementsAre;
@@ -231,4 +231,4 @@ TEST(OpCost, OfAnExchangeIsTheLargerOfSentAndReceived) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::program_test

@@ -5,7 +5,7 @@
 
 #include "planner/check_plan.h"
 
-namespace tidemark {
+namespace tidemark::provision_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(ProvisionExamples, AWorkLimitIsStated) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::provision_test

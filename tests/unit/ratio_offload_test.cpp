@@ -9,7 +9,7 @@
 
 #include "tests/support/graphs.h"
 
-namespace tidemark {
+namespace tidemark::ratio_offload_test {
 namespace {
 
 using testing::ElementsAre;
@@ -92,4 +92,4 @@ TEST(RatioOffload, NeedsASecondBufferOnlyForViewsOfTheFirst) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::ratio_offload_test

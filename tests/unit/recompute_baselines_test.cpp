@@ -12,7 +12,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::recompute_baselines_test {
 namespace {
 
 constexpr double kLoad = 1.25;
@@ -115,4 +115,4 @@ TEST(RecomputeBaselines, TheVendorsGivesEveryStageTheSameShareOfItsMemory) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::recompute_baselines_test

@@ -14,7 +14,7 @@
 #include "tests/support/jobs.h"
 #include "traces/lane_rows.h"
 
-namespace tidemark {
+namespace tidemark::rehearsal_test {
 namespace {
 
 constexpr double kRisk = 2e-2;
@@ -94,4 +94,4 @@ TEST_F(Risk, ARehearsalThatPassesWithholdsNothing) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::rehearsal_test

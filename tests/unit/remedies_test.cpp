@@ -7,7 +7,7 @@
 
 #include "models/job_reader.h"
 
-namespace tidemark {
+namespace tidemark::remedies_test {
 namespace {
 
 std::optional<Remedy> find(const std::vector<Remedy>& remedies, const std::string& flag) {
@@ -60,4 +60,4 @@ TEST_F(Remedies, RecomputeIsAnUpperBound) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::remedies_test

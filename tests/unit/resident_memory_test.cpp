@@ -6,7 +6,7 @@
 
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::resident_memory_test {
 namespace {
 
 TEST(FreshBlock, IsAMultipleOf512Bytes) {
@@ -112,4 +112,4 @@ TEST(ResidentMemory, CachesRotaryFrequenciesPerStageOrPerLatentLayer) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::resident_memory_test

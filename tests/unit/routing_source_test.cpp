@@ -10,7 +10,7 @@
 #include "models/job_reader.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::routing_source_test {
 namespace {
 
 using testing::AllOf;
@@ -130,4 +130,4 @@ TEST(MakeRouting, OfAModelWithoutExpertsIsEmpty) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::routing_source_test

@@ -8,7 +8,7 @@
 #include "tests/support/jobs.h"
 #include "traces/lane_rows.h"
 
-namespace tidemark {
+namespace tidemark::routing_test {
 namespace {
 
 using testing::Each;
@@ -111,4 +111,4 @@ TEST(LaneRows, AreFoundByMicrobatchAndLayer) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::routing_test

@@ -12,7 +12,7 @@
 #include "tools/claim.h"
 #include "tools/claims/recorded_routers.h"
 
-namespace tidemark {
+namespace tidemark::running_peak_claim_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -112,4 +112,4 @@ TEST_F(RunningPeakClaim, RefusesTooFewPointsAndPointsOutOfOrder) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::running_peak_claim_test

@@ -10,7 +10,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::running_peak_test {
 namespace {
 
 const HardwareProfile& profile() {
@@ -77,4 +77,4 @@ TEST_F(RunningPeaks, TheFirstIterationHasItsOwnRouting) {
 TEST_F(RunningPeaks, OtherCardsDoNotNoticeASpike) { EXPECT_EQ(of({{2, 2}}, 3), of({}, 3)); }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::running_peak_test

@@ -17,7 +17,7 @@
 #include "sim/zero_bubble.h"
 #include "tests/support/slot_times.h"
 
-namespace tidemark {
+namespace tidemark::schedule_family_test {
 namespace {
 
 using testing::IsEmpty;
@@ -285,4 +285,4 @@ TEST(ScheduleFamily, IsLegalForSmallShapes) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::schedule_family_test

@@ -9,7 +9,7 @@
 
 #include "sim/check_schedule.h"
 
-namespace tidemark {
+namespace tidemark::schedule_test {
 namespace {
 
 // "F0", "B0" for slots; "n0/1": with the next stage, microbatch 0 sent, 1 received; "p" previous.
@@ -173,4 +173,4 @@ TEST(Build1F1B, RunsEveryMicrobatchForwardBeforeBackwardOnce) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::schedule_test

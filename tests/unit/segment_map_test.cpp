@@ -5,7 +5,7 @@
 
 #include "models/units.h"
 
-namespace tidemark {
+namespace tidemark::segment_map_test {
 namespace {
 
 using testing::HasSubstr;
@@ -28,4 +28,4 @@ TEST(SegmentMap, WrapsBlocksAtTheEndOfARow) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::segment_map_test

@@ -8,7 +8,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::sha256_test {
 namespace {
 
 std::string digest(std::string_view message) {
@@ -46,4 +46,4 @@ TEST(Sha256, ReadsAFileAndRefusesAMissingOne) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::sha256_test

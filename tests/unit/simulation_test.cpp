@@ -5,7 +5,7 @@
 #include "models/input_error.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::simulation_test {
 namespace {
 
 Simulation small() {
@@ -58,4 +58,4 @@ TEST(Simulate, CountsModelFlopsPerCardAndSecond) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::simulation_test

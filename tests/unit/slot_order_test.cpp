@@ -5,7 +5,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::slot_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -106,4 +106,4 @@ TEST(SlotProblem, IsRefusedWithACycleThroughACopy) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::slot_order_test

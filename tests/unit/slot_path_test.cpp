@@ -6,7 +6,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::slot_path_test {
 namespace {
 
 using After = PathOperator::After;
@@ -81,4 +81,4 @@ TEST(CriticalPath, OfARealSlotIsAChain) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::slot_path_test

@@ -6,7 +6,7 @@
 #include "models/input_error.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::static_policies_test {
 namespace {
 
 using testing::HasSubstr;
@@ -54,4 +54,4 @@ TEST(StaticPolicy, RefusesWhatDoesNotExistOrDoesNotSuitTheModel) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::static_policies_test

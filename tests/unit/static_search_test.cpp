@@ -14,7 +14,7 @@
 #include "tests/support/jobs.h"
 #include "traces/routing.h"
 
-namespace tidemark {
+namespace tidemark::static_search_test {
 namespace {
 
 constexpr double kBound = 1.5;
@@ -130,4 +130,4 @@ TEST(MegatronMemoryFlags, AreThoseOfTheSettings) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::static_search_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::stream_overlap_test {
 namespace {
 
 ProgramOp on(Stream stream, TimeClass time_class, Group group = Group::kNone) {
@@ -46,4 +46,4 @@ TEST(StreamOverlap, IsExposedWhileNothingComputes) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::stream_overlap_test

@@ -13,7 +13,7 @@
 #include "traces/imbalance.h"
 #include "traces/routing_source.h"
 
-namespace tidemark {
+namespace tidemark::synthetic_routing_test {
 namespace {
 
 using testing::AllOf;
@@ -303,4 +303,4 @@ TEST(MakeRouting, RefusesWhatTheShapeCannotHave) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::synthetic_routing_test

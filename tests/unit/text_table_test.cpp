@@ -4,7 +4,7 @@
 
 #include "tools/quantity_text.h"
 
-namespace tidemark {
+namespace tidemark::text_table_test {
 namespace {
 
 TEST(TextTable, AlignsColumnsToTheirWidestCell) {
@@ -32,4 +32,4 @@ TEST(QuantityText, ChoosesTheUnitOfATime) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::text_table_test

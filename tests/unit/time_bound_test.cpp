@@ -7,7 +7,7 @@
 #include "planner/static_policies.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::time_bound_test {
 namespace {
 
 const HardwareProfile& profile() {
@@ -79,4 +79,4 @@ TEST(TimeBound, CountsWhatIsLostAndOnlyWhatFinished) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::time_bound_test

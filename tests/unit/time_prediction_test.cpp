@@ -13,7 +13,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::time_prediction_test {
 namespace {
 
 constexpr std::int32_t kStages = 2;
@@ -155,4 +155,4 @@ TEST(TimePrediction, RatioOffloadTakesNoTime) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::time_prediction_test

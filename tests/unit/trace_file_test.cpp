@@ -12,7 +12,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::trace_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -213,4 +213,4 @@ TEST(TraceRouting, SpreadsARanksRowsOverItsExperts) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::trace_file_test

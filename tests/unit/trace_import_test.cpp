@@ -12,7 +12,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::trace_import_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -434,4 +434,4 @@ TEST(TokenIds, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::trace_import_test

@@ -9,7 +9,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::training_log_test {
 namespace {
 
 using testing::Contains;
@@ -131,4 +131,4 @@ TEST(OldestCore, IsTheNewestArgumentsFirstRelease) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::training_log_test

@@ -12,7 +12,7 @@
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
-namespace tidemark {
+namespace tidemark::training_run_test {
 namespace {
 
 Job small_job() { return small_moe_job(4, 4); }
@@ -162,4 +162,4 @@ TEST(TrainingRun, StopsWhenAsked) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::training_run_test

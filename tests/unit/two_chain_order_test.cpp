@@ -5,7 +5,7 @@
 
 #include "models/input_error.h"
 
-namespace tidemark {
+namespace tidemark::two_chain_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(TwoChainOrder, RefusesANegativeDuration) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::two_chain_order_test

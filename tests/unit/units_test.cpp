@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::units_test {
 namespace {
 
 TEST(Quantity, KeepsItsDimensionUnderSumsAndIntegerScaling) {
@@ -45,4 +45,4 @@ TEST(Id, IsInvalidUntilGivenAnIndex) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::units_test

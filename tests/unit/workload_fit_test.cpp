@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tidemark {
+namespace tidemark::workload_fit_test {
 namespace {
 
 using testing::Contains;
@@ -115,4 +115,4 @@ TEST(FitWorkload, SaysWhatItCannotTell) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::workload_fit_test

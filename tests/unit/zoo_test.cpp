@@ -14,7 +14,7 @@
 #include "models/model_reader.h"
 #include "models/parameters.h"
 
-namespace tidemark {
+namespace tidemark::zoo_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -156,4 +156,4 @@ TEST(Zoo, AgreesWithTheConfigsOfTheCheckpoints) {
 }
 
 }  // namespace
-}  // namespace tidemark
+}  // namespace tidemark::zoo_test

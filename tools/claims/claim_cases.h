@@ -18,6 +18,7 @@ namespace tidemark::claims {
 namespace fs = std::filesystem;
 
 inline constexpr Range<double> kPercent{0, 100};
+inline constexpr Range<double> kCardGib{0, 1 << 10};
 inline constexpr Range<std::int64_t> kCount{1, std::int64_t{1} << 20};
 
 struct Tolerance {

@@ -16,7 +16,6 @@ namespace tidemark::claims {
 
 namespace {
 
-constexpr Range<double> kCardGib{0, 1 << 10};
 constexpr double kMibPerGib = 1 << 10;
 
 // A counter of Megatron's memory lines: measured, predicted, error.

@@ -25,7 +25,6 @@ namespace tidemark::claims {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;  // of skewed routing
-constexpr Range<double> kCardGib{1, 1 << 10};
 
 struct Variant {
   std::string what;

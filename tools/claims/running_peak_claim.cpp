@@ -20,7 +20,7 @@ struct Measured {
   Bytes peak;
 };
 
-struct Case {
+struct MeasuredRun {
   ArgumentsCase run;
   std::vector<Measured> measured;
 };
@@ -69,8 +69,8 @@ ClaimCheck running_peak(JsonReader& claim, const fs::path& root) {
   claim.object("assumed", [&](JsonReader& in) {
     drift_iterations = in.integer("drift_iterations", {0, std::int64_t{1} << 40});
   });
-  const auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
-    Case c{read_arguments_case(in, root), {}};
+  const auto cases = read_cases<MeasuredRun>(claim, [&](JsonReader& in) {
+    MeasuredRun c{read_arguments_case(in, root), {}};
     in.objects("measured", [&](JsonReader& point) {
       c.measured.push_back({point.integer("iteration", kCount),
                             Bytes(point.integer("bytes", {1, std::int64_t{1} << 50}))});
@@ -84,7 +84,7 @@ ClaimCheck running_peak(JsonReader& claim, const fs::path& root) {
     std::vector<Workload> workloads = fit_recorded_routers(recorded);
     for (Workload& workload : workloads) workload.drift_iterations = drift_iterations;
     std::vector<ClaimLine> lines;
-    for (const Case& c : cases) {
+    for (const MeasuredRun& c : cases) {
       const Runs runs = last_rank_peaks(c.run.job(), workloads, seeds, c.measured.back().iteration);
       const auto at = [&](const Measured& point) {
         std::vector<Bytes> peaks;

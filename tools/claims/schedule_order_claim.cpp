@@ -11,7 +11,7 @@
 namespace tidemark::claims {
 namespace {
 
-struct Case {
+struct MeasuredSchedule {
   std::string what;
   Job job;
   double memory_gb = 0;
@@ -21,7 +21,8 @@ struct Case {
 // Neighbours in the measured order: whether the second is predicted to need more, too.
 std::vector<ClaimLine> order_lines(std::vector<std::pair<double, std::size_t>> measured,
                                    const std::vector<double>& predicted,
-                                   const std::vector<Case>& cases, const std::string& relation,
+                                   const std::vector<MeasuredSchedule>& cases,
+                                   const std::string& relation,
                                    const std::vector<std::string>& excepted) {
   std::ranges::sort(measured);
   std::vector<ClaimLine> lines;
@@ -51,8 +52,8 @@ ClaimCheck schedule_order(JsonReader& claim, const fs::path& root) {
     if (pair.is_string()) excepted.push_back(pair.get<std::string>());
   }
   const JobVariants variants(claim, root);
-  auto cases = read_cases<Case>(claim, [&](JsonReader& in) {
-    Case c;
+  auto cases = read_cases<MeasuredSchedule>(claim, [&](JsonReader& in) {
+    MeasuredSchedule c;
     c.what = in.string("what");
     c.job = variants.read(in);
     c.memory_gb = in.number("memory_gb", {.low = 0});
