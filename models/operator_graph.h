@@ -114,8 +114,11 @@ struct CopyWork {
   Size bytes;
   bool to_host = true;
 };
-// The CPU waits here for a value from the device: the counts of received tokens, or the loss.
-struct HostWaitWork {};
+// The CPU waits here for a value from the device: the counts of received tokens, or the loss. Then
+// it works so long, and issues nothing meanwhile.
+struct HostWaitWork {
+  std::int64_t host_ns = 0;
+};
 
 using Work =
     std::variant<GemmWork, GroupedGemmWork, AttentionWork, NormWork, RotaryWork, StreamingWork,

@@ -15,6 +15,7 @@
 #include "planner/action_ladder.h"
 #include "planner/action_program.h"
 #include "planner/decided_memory.h"
+#include "planner/greedy_ladder.h"
 #include "planner/optional_actions.h"
 #include "planner/slot_interleaving.h"
 #include "sim/lane_engine.h"
@@ -139,6 +140,14 @@ class AdaptivePolicy : public Policy {
   std::vector<PreparedStage> stages_;
 };
 
+// A policy works at the gates of MoE layers before the CPU goes on.
+void charge_decisions(std::int64_t host_ns, OperatorGraph& graph) {
+  for (Operator& op : graph.forward) {
+    if (op.layer < 0) continue;
+    if (auto* gate = std::get_if<HostWaitWork>(&op.work)) gate->host_ns = host_ns;
+  }
+}
+
 // Positions in a chunk's forward from which on the rows of its MoE layers are known.
 struct Gate {
   std::int32_t position = 0;
@@ -238,14 +247,17 @@ std::int64_t most_pinned(const ActionCatalogue& catalogue, const std::vector<Lad
   return sum;
 }
 
+using LadderBuilder = std::vector<LadderRung> (*)(const ActionCatalogue&, const LadderOptions&);
+
 // Rungs pin different storages: together they may exceed what each keeps to, so that is lowered
 // until they do not. Without host memory nothing is offloaded.
-std::vector<LadderRung> build_ladder_within(std::int64_t allowed, std::int64_t bound_rows,
+std::vector<LadderRung> build_ladder_within(LadderBuilder build, std::int64_t allowed,
+                                            std::int64_t bound_rows,
                                             const ActionCatalogue& catalogue,
                                             LadderOptions options) {
   options.host_bytes = allowed;
   for (;;) {
-    std::vector<LadderRung> ladder = build_ladder(catalogue, options);
+    std::vector<LadderRung> ladder = build(catalogue, options);
     if (most_pinned(catalogue, ladder, bound_rows) <= allowed) return ladder;
     options.host_bytes = options.host_bytes * 9 / 10;
   }
@@ -272,7 +284,7 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
   for (const PreparedStage& stage : stages) {
     decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
   }
-  return decided_memory(job, profile, program, rows, decisions);
+  return steady_memory(job, profile, program, rows, decisions);
 }
 
 // What one copy of the plain job says about its stages.
@@ -330,9 +342,16 @@ std::vector<std::vector<std::uint8_t>> calm_decisions(const Policy& policy,
   return out;
 }
 
-// `given`: null, or the plan; then its bound is `rows_bound`.
-AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_bound,
-                    const AdaptivePlan* given) {
+struct Preparation {
+  double rows_bound = 1;
+  const AdaptivePlan* given = nullptr;  // with the same bound
+  LadderBuilder ladder = build_ladder;  // where no plan is given
+  std::int64_t decision_ns = kDecisionNs;
+};
+
+AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const Preparation& how) {
+  const Job job = on_platform(given_job, profile);
+  const auto& [rows_bound, given, build, decision_ns] = how;
   const std::int64_t balanced = balanced_lane_rows(job);
   const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
@@ -363,7 +382,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
         allowed_host_bytes(profile, calm.program.schedule, static_cast<std::int32_t>(s));
     const std::vector<LadderRung> ladder =
         given != nullptr ? ladder_of(*given, s, catalogue)
-                         : build_ladder_within(allowed, bound, catalogue, options);
+                         : build_ladder_within(build, allowed, bound, catalogue, options);
     if (const std::int64_t pinned = most_pinned(catalogue, ladder, bound); pinned > allowed) {
       throw InputError(given->file, "/policy/stages/" + std::to_string(s),
                        std::to_string(pinned) + " pinned bytes a microbatch",
@@ -384,6 +403,7 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
       stage.chunks.push_back(
           points_of(graph, chunk, catalogue, ladder, optional, moe_index, balanced, bound));
     }
+    charge_decisions(decision_ns, optional.graph);
     stage.optional_actions = optional.graph.optional_actions;
     stage.in_flight = peak_in_flight(calm.program.schedule, static_cast<std::int32_t>(s));
     graphs[s] = std::move(optional.graph);
@@ -399,24 +419,31 @@ AdaptiveRun prepare(const Job& job, const HardwareProfile& profile, double rows_
     }
     out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, stages);
   };
-  const auto measured = [&] { return headrooms(job, profile, out.program, stages, rows_bound); };
-  decide_with(given != nullptr ? headrooms(*given) : measured());
-  if (!job.combines_slots() || job.options.combined_slot_order == SlotOrder::kMegatron) return out;
+  const auto decide = [&] {
+    decide_with(given != nullptr ? headrooms(*given)
+                                 : headrooms(job, profile, out.program, stages, rows_bound));
+  };
+  decide();
+  if (!seeks_orders(job)) return out;
   const auto calm_taken =
       calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
   out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
-  if (given == nullptr) decide_with(measured());
+  decide();
   return out;
 }
 
 }  // namespace
 
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
-  return prepare(on_platform(job, profile), profile, rows_bound, nullptr);
+  return prepare(job, profile, {.rows_bound = rows_bound});
+}
+
+AdaptiveRun heuristic_run(const Job& job, const HardwareProfile& profile) {
+  return prepare(job, profile, {.ladder = build_greedy_ladder});
 }
 
 ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
-  AdaptiveRun run = adaptive_run(job, profile, rows_bound);
+  AdaptiveRun run = prepare(job, profile, {.rows_bound = rows_bound, .decision_ns = 0});
   const LaneRows rows(job, scaled(balanced_routing(job), rows_bound));
   UnitDecisions decisions = decide_unit(*run.policy, run.program.stages.size(), rows);
   return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions)),
@@ -428,7 +455,7 @@ AdaptiveRun planned_run(const Job& job, const HardwareProfile& profile, const Ad
     throw InputError(plan.file, "/policy/stages", std::to_string(plan.stages.size()) + " stages",
                      "a plan for the job's " + std::to_string(job.layout.pipeline));
   }
-  return prepare(on_platform(job, profile), profile, plan.rows_bound, &plan);
+  return prepare(job, profile, {.rows_bound = plan.rows_bound, .given = &plan});
 }
 
 }  // namespace tidemark

@@ -12,6 +12,8 @@
 // Where the job's combined slots have an order of the planner (planner/slot_interleaving.h), it is
 // sought for what the policy takes of them under the balanced load.
 //
+// Deciding costs CPU time at each gate, while the device has nothing to do.
+//
 // Bytes are reserved ones: the headroom is that of the emulated allocator.
 //
 // Where the hardware profile says how much host memory a node has, no plan pins more than a card's
@@ -29,6 +31,10 @@
 
 namespace tidemark {
 
+// Assumed, of one decision: BaGuaLu-2's 10 ms for all of an iteration, shared by 64 microbatches of
+// 6 MoE layers. tests/bench/policy_bench.cpp measures what ours takes.
+constexpr std::int64_t kDecisionNs = 25'000;
+
 struct AdaptiveRun : ManagedRun {
   struct Stage {
     ActionCatalogue catalogue;
@@ -42,7 +48,11 @@ struct AdaptiveRun : ManagedRun {
 // Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
 // saved, recomputed or offloaded; not quantized, which changes the training.
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
-// The same decided once, for rows at the bound: every microbatch of every iteration gives up alike.
+// The same by heuristics, as a planner without a solver and without a bound on the routing to come
+// would do: a greedy ladder (planner/greedy_ladder.h), and room for balanced loads only.
+AdaptiveRun heuristic_run(const Job& job, const HardwareProfile& profile);
+// As adaptive_run decided once, for rows at the bound: every microbatch of every iteration gives up
+// alike.
 ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 // With a plan that was prepared before. Throws: InputError where it does not suit the job or pins
 // more host memory than the profile has.

@@ -143,7 +143,7 @@ ManagedRun bagualu2_offload_run(const Job& job, const HardwareProfile& profile) 
   const std::int64_t rows = balanced_lane_rows(offloads.job);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(offloads.job.model);
   const std::vector<CardMemory> least =
-      decided_memory(offloads.job, profile, offloads.program, balanced, offloads.everything());
+      steady_memory(offloads.job, profile, offloads.program, balanced, offloads.everything());
   std::vector<OffloadStage> stages(offloads.stages.size());
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const ActionProgram::Stage& stage = offloads.stages[s];

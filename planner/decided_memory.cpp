@@ -1,5 +1,7 @@
 #include "planner/decided_memory.h"
 
+#include <algorithm>
+
 #include "sim/caching_allocator.h"
 #include "sim/issue_clock.h"
 #include "sim/lane_engine.h"
@@ -7,6 +9,21 @@
 #include "sim/simulation.h"
 
 namespace tidemark {
+namespace {
+
+// That come and go once the pipeline is full.
+constexpr std::int32_t kSteadyMicrobatches = 8;
+
+std::int32_t enough_microbatches(const Schedule& schedule) {
+  if (schedule.chunks > 1) return schedule.microbatches;
+  std::int32_t in_flight = 0;
+  for (std::size_t s = 0; s < schedule.stages.size(); ++s) {
+    in_flight = std::max(in_flight, peak_in_flight(schedule, static_cast<std::int32_t>(s)));
+  }
+  return std::min(schedule.microbatches, in_flight + kSteadyMicrobatches);
+}
+
+}  // namespace
 
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
@@ -34,6 +51,22 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
     out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
   });
   return out;
+}
+
+std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
+                                      const Program& program, const LaneRows& rows,
+                                      const UnitDecisions& decisions) {
+  Job shorter = job;
+  const std::int64_t microbatches = enough_microbatches(program.schedule);
+  shorter.batch.global_batch_size =
+      job.batch.global_batch_size / program.schedule.microbatches * microbatches;
+  Program same = program;
+  same.schedule = build_schedule(shorter);
+  UnitDecisions first = decisions;
+  for (StageDecisions& stage : first) {
+    stage.taken.resize(static_cast<std::size_t>(microbatches * stage.actions));
+  }
+  return decided_memory(shorter, profile, same, rows, first);
 }
 
 }  // namespace tidemark

@@ -1,12 +1,13 @@
 #include "planner/interleaved_run.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "models/input_error.h"
-#include "models/job_reader.h"
 #include "sim/lane_engine.h"
+#include "sim/simulation.h"
 #include "traces/lane_rows.h"
 
 namespace tidemark {
@@ -18,9 +19,50 @@ std::int64_t iteration_ns(const Job& job, const AdaptiveRun& run, const RoutingC
   return run_units(run.program, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
 }
 
+// With nothing given up: no policy is faster on this schedule.
+std::int64_t least_iteration_ns(const Job& given, const HardwareProfile& profile,
+                                const RoutingCounts& counts) {
+  const Job job = on_platform(given, profile);
+  const LaneRows rows(job, counts);
+  return run_units(build_program(job, profile), {&rows, 1}).iteration_ns;
+}
+
 bool fits(const AdaptiveRun& run) {
   return std::ranges::all_of(
       run.plan.stages, [](const AdaptivePlan::Stage& stage) { return stage.headroom_bytes >= 0; });
+}
+
+using Provision = std::function<AdaptiveRun(const Job&)>;
+
+// With the first of these orders that fits.
+std::optional<InterleavedRun> combined_run(const Job& job, std::span<const SlotOrder> orders,
+                                           const Provision& provision,
+                                           const RoutingCounts& typical) {
+  std::optional<Job> combined = with_combined_slots(job);
+  if (!combined) return std::nullopt;
+  for (const SlotOrder order : orders) {
+    combined->options.combined_slot_order = order;
+    AdaptiveRun run = provision(*combined);
+    if (!fits(run)) continue;
+    const std::int64_t ns = iteration_ns(*combined, run, typical);
+    return InterleavedRun{std::move(*combined), std::move(run), ns, 0};
+  }
+  return std::nullopt;
+}
+
+InterleavedRun faster_run(const Job& job, const HardwareProfile& profile,
+                          std::span<const SlotOrder> orders, const Provision& provision,
+                          const RoutingCounts& typical) {
+  std::optional<InterleavedRun> combined = combined_run(job, orders, provision, typical);
+  if (combined) {
+    combined->own_schedule_ns = least_iteration_ns(job, profile, typical);
+    if (combined->iteration_ns <= combined->own_schedule_ns) return std::move(*combined);
+  }
+  InterleavedRun own{job, provision(job), 0, 0};
+  own.iteration_ns = own.own_schedule_ns = iteration_ns(job, own.run, typical);
+  if (!combined || (fits(own.run) && own.iteration_ns <= combined->iteration_ns)) return own;
+  combined->own_schedule_ns = own.iteration_ns;
+  return std::move(*combined);
 }
 
 }  // namespace
@@ -55,22 +97,17 @@ Job without_combined_slots(Job job) {
 
 InterleavedRun interleaved_run(const Job& job, const HardwareProfile& profile, double rows_bound,
                                const RoutingCounts& typical) {
-  InterleavedRun out{job, adaptive_run(job, profile, rows_bound), 0, 0};
-  out.iteration_ns = out.own_schedule_ns = iteration_ns(job, out.run, typical);
-  const std::optional<Job> combined = with_combined_slots(job);
-  if (!combined) return out;
-  for (const auto& [order, name] : slot_order_names()) {
-    Job candidate = *combined;
-    candidate.options.combined_slot_order = order;
-    AdaptiveRun run = adaptive_run(candidate, profile, rows_bound);
-    if (!fits(run)) continue;
-    const std::int64_t ns = iteration_ns(candidate, run, typical);
-    if (fits(out.run) && ns >= out.iteration_ns) continue;
-    out.job = std::move(candidate);
-    out.run = std::move(run);
-    out.iteration_ns = ns;
-  }
-  return out;
+  constexpr SlotOrder kOrders[] = {SlotOrder::kShortest, SlotOrder::kMegatron};
+  return faster_run(
+      job, profile, kOrders, [&](const Job& j) { return adaptive_run(j, profile, rows_bound); },
+      typical);
+}
+
+InterleavedRun bagualu2_run(const Job& job, const HardwareProfile& profile,
+                            const RoutingCounts& typical) {
+  constexpr SlotOrder kOrders[] = {SlotOrder::kMegatron};
+  return faster_run(
+      job, profile, kOrders, [&](const Job& j) { return heuristic_run(j, profile); }, typical);
 }
 
 }  // namespace tidemark

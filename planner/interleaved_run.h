@@ -1,10 +1,14 @@
-// Provisioning and interleaving together: the project's own policy.
+// Provisioning and interleaving together.
 //
-// The adaptive policy on the job's schedule, and on the job with combined slots: a forward and a
-// backward of two microbatches run as one, so that each computes while the other's tokens are
-// exchanged; in Megatron's order and in the interleaver's (planner/slot_interleaving.h). Of those
-// whose most frugal plan fits, the fastest in a typical iteration is taken. So the pair is never
-// predicted slower than provisioning alone.
+// `tidemark`, the project's own policy: the adaptive policy on the job with combined slots, where a
+// forward and a backward of two microbatches run as one, so that each computes while the other's
+// tokens are exchanged; in the interleaver's order (planner/slot_interleaving.h), or in Megatron's
+// if only that fits. The job's own schedule is taken where it is faster in a typical iteration, or
+// where combined slots do not fit. So the pair is never predicted slower than provisioning alone.
+//
+// `bagualu2`: BaGuaLu-2 as far as its paper is public, with heuristics where ours solves, and
+// nothing held back for a future that is not balanced (heuristic_run); combined slots in Megatron's
+// order. Its rules are not published: this is a reproduction of the idea, not of the system.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +30,8 @@ Job without_combined_slots(Job job);
 struct InterleavedRun {
   Job job;  // with the schedule that was taken
   AdaptiveRun run;
-  // Of the typical iteration, of one unit: as taken, and of provisioning on the job's own schedule.
+  // Of the typical iteration, of one unit: as taken, and what the job's own schedule takes at
+  // least, with nothing given up or, where combined slots are not faster than that, as provisioned.
   std::int64_t iteration_ns = 0;
   std::int64_t own_schedule_ns = 0;
 };
@@ -34,5 +39,7 @@ struct InterleavedRun {
 // `typical`: of one unit in one iteration. Requires: a validated job, rows_bound >= 1.
 InterleavedRun interleaved_run(const Job& job, const HardwareProfile& profile, double rows_bound,
                                const RoutingCounts& typical);
+InterleavedRun bagualu2_run(const Job& job, const HardwareProfile& profile,
+                            const RoutingCounts& typical);
 
 }  // namespace tidemark

@@ -47,7 +47,7 @@ Planned plan_for(const Job& job, const HardwareProfile& profile, double rows) {
   const std::int64_t balanced = balanced_lane_rows(program.job);
   std::vector<std::int64_t> least;
   for (const CardMemory& card :
-       decided_memory(program.job, profile, program.program, lanes, program.everything())) {
+       steady_memory(program.job, profile, program.program, lanes, program.everything())) {
     least.push_back(card.reserved.value);
   }
   return {std::move(program), std::move(lanes), balanced,
@@ -184,8 +184,8 @@ ManagedRun adaptive_recompute_run(const Job& job, const HardwareProfile& profile
       solve_stage(planned, s, kinds[s], std::midpoint(fits[s], too_much[s]), tried[s]);
     }
     const std::vector<CardMemory> memory =
-        decided_memory(planned.program.job, profile, planned.program.program, planned.rows,
-                       planned.program.constant(tried));
+        steady_memory(planned.program.job, profile, planned.program.program, planned.rows,
+                      planned.program.constant(tried));
     for (std::size_t s = 0; s < stages; ++s) {
       const bool good = memory[s].reserved.value <= limit;
       (good ? fits : too_much)[s] = std::midpoint(fits[s], too_much[s]);

@@ -248,6 +248,10 @@ std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
   return out;
 }
 
+bool seeks_orders(const Job& job) {
+  return job.combines_slots() && job.options.combined_slot_order != SlotOrder::kMegatron;
+}
+
 Program ordered_program(const Job& given, const HardwareProfile& profile) {
   const Job job = on_platform(given, profile);
   Program megatron = build_program(job, profile);
@@ -257,9 +261,7 @@ Program ordered_program(const Job& given, const HardwareProfile& profile) {
 
 Program ordered_program(const Job& job, const HardwareProfile& profile, Program megatron,
                         const std::vector<std::vector<std::uint8_t>>& taken) {
-  if (!job.combines_slots() || job.options.combined_slot_order == SlotOrder::kMegatron) {
-    return megatron;
-  }
+  if (!seeks_orders(job)) return megatron;
   const LaneRows rows(job, balanced_routing(job));
   OrderCache cache(kWork, {.duration_bits = 63});
   std::vector<OperatorGraph> graphs;

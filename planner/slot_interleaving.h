@@ -65,6 +65,9 @@ InterleavableSlot interleavable_slot(const OperatorGraph& graph, const SlotProgr
 std::vector<std::int32_t> issue_order(const InterleavableSlot& slot,
                                       std::span<const std::int32_t> order);
 
+// Whether the job names an order for its combined slots that has to be sought.
+bool seeks_orders(const Job& job);
+
 // The job's program on its platform, with the order that the job names for its combined slots
 // (combined_slot_order). Requires: a validated job.
 Program ordered_program(const Job& job, const HardwareProfile& profile);

@@ -103,8 +103,8 @@ Cost OperatorCosts::evaluate(const Operator& op, std::int64_t rows) const {
             const double rate = w.to_host ? d2h_bytes_per_s_ : h2d_bytes_per_s_;
             return Cost{static_cast<double>(w.bytes.at(rows)) / rate, CostKind::kRoofline};
           },
-          [](const HostWaitWork&) {
-            return Cost{0, CostKind::kRoofline};
+          [](const HostWaitWork& w) {
+            return Cost{static_cast<double>(w.host_ns) * 1e-9, CostKind::kAssumed};
           }},
       op.work);
 }

@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kAdaptive = "adaptive";
 constexpr const char* kFixedPlan = "fixed-plan";
 constexpr const char* kTidemark = "tidemark";
+constexpr const char* kBaGuaLu2 = "bagualu2";
 constexpr const char* kPlan = "plan:";
 constexpr const char* kMegatronBest = "megatron-best";
 constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
@@ -122,15 +123,15 @@ std::string slots_text(const Job& job) {
   return out;
 }
 
-std::string notes_of(const InterleavedRun& run) {
+std::string notes_of(const std::string& policy, const InterleavedRun& run) {
   const std::string own = duration_text(SimDuration(run.own_schedule_ns));
   if (run.iteration_ns >= run.own_schedule_ns) {
-    return "tidemark: the job's own schedule, " + own +
+    return policy + ": the job's own schedule, " + own +
            " in a typical iteration: no combined slots that fit are faster\n";
   }
-  return "tidemark: combined slots (" + slots_text(run.job) + "), " +
+  return policy + ": combined slots (" + slots_text(run.job) + "), " +
          duration_text(SimDuration(run.iteration_ns)) + " in a typical iteration against " + own +
-         " of the job's own schedule\n";
+         " or more of the job's own schedule\n";
 }
 
 // Of one unit: an iteration that no run reaches, or balanced where a trace has none to spare.
@@ -161,7 +162,7 @@ std::string policies_help() {
   for (const std::string& form : static_policy_forms()) out += form + ", ";
   return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
          kBaGuaLu2Offload + ", " + kPagedStash + "F[:B], " + kFixedPlan + ", " + kAdaptive +
-         "[:N], " + kTidemark + ", " + kPlan + "FILE";
+         "[:N], " + kBaGuaLu2 + ", " + kTidemark + ", " + kPlan + "FILE";
 }
 
 NamedPolicy named_policy(const JobInput& given, const std::string& name,
@@ -180,7 +181,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
   const std::optional<PagedStash> stash = paged_stash(name, job);
   const bool planned = name.starts_with(kPlan);
   const bool decides = build || rehearsed || stash || planned || name == kFixedPlan ||
-                       name == kTidemark || name == kMegatronBest;
+                       name == kTidemark || name == kBaGuaLu2 || name == kMegatronBest;
   job = static_policy(job, decides ? "keep-everything" : name).job;
   if (build) {
     out.managed.emplace(build(job, profile));
@@ -195,11 +196,12 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
     job = megatron_best(out.input, bound(), out.notes);
   } else if (name == kFixedPlan) {
     out.managed.emplace(fixed_run(job, profile, bound()));
-  } else if (name == kTidemark) {
-    InterleavedRun run =
-        interleaved_run(job, profile, bound(), typical_routing(job, routing, source));
+  } else if (name == kTidemark || name == kBaGuaLu2) {
+    const RoutingCounts typical = typical_routing(job, routing, source);
+    InterleavedRun run = name == kTidemark ? interleaved_run(job, profile, bound(), typical)
+                                           : bagualu2_run(job, profile, typical);
     job = run.job;
-    out.notes = notes_of(run);
+    out.notes = notes_of(name, run);
     manage(std::move(run.run));
   } else if (rehearsed && *rehearsed == 0) {
     manage(adaptive_run(job, profile, bound()));

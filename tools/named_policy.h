@@ -6,6 +6,7 @@
 //   paged-stash              Megatron's, with capacity F and buffers of B (paged_stash.h)
 //   fixed-plan               ours, decided once for the worst that is planned for
 //   adaptive                 ours (adaptive_policy.h), rehearsed on N iterations (rehearsal.h)
+//   bagualu2                 the system of its paper, as far as it is public (interleaved_run.h)
 //   tidemark                 ours, with slots that hide communication (interleaved_run.h)
 //   plan:FILE                ours, prepared by `tidemark plan`
 #pragma once

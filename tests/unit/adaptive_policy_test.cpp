@@ -59,10 +59,30 @@ TEST(AdaptivePolicy, GivesUpNothingWhereEverythingFits) {
   for (std::int32_t stage = 0; stage < 2; ++stage) {
     EXPECT_EQ(taken(managed.policy->decide(stage, skewed(job, 2.5))), 0);
   }
+}
+
+TEST(FixedRun, OperatorsThatAreNotTakenCostNothing) {
+  const Job job = small_job();
+  const HardwareProfile card = card_of(1000);
+  const ManagedRun managed = fixed_run(job, card, 2.6);
   const Spiked routing(job, 1.5);
   EXPECT_EQ(run_once(job, card, routing, &managed).total_ns,
-            run_once(job, card, routing, nullptr).total_ns)
-      << "operators that are not taken cost nothing";
+            run_once(job, card, routing, nullptr).total_ns);
+}
+
+// The device idles at a gate, so each layer of each microbatch of the slowest stage adds a
+// decision.
+TEST(AdaptivePolicy, PaysForDecidingAtEachGate) {
+  const Job job = small_job();
+  const HardwareProfile card = card_of(1000);
+  const AdaptiveRun managed = adaptive_run(job, card, 2.6);
+  const Spiked routing(job, 1);
+  const std::int64_t more = run_once(job, card, routing, &managed).total_ns -
+                            run_once(job, card, routing, nullptr).total_ns;
+  const std::int64_t gates_of_stage = 6 * 8 / 2;  // microbatches x layers
+  // A microbatch fills the pipeline over the other stage's gates, too.
+  EXPECT_GE(more, gates_of_stage * kDecisionNs);
+  EXPECT_LE(more, (gates_of_stage + 8 / 2) * kDecisionNs);
 }
 
 TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {

@@ -38,6 +38,27 @@ TEST(InterleavedRun, KeepsTheSchedulesOfJobsThatCannotCombineSlots) {
   EXPECT_EQ(run.iteration_ns, run.own_schedule_ns);
 }
 
+TEST(BaGuaLu2Run, CombinesSlotsInMegatronsOrderAndPlansForBalancedLoads) {
+  const Job job = small_moe_job(4, 8);
+  const HardwareProfile profile = load_hardware_profile("bw1000");
+  const InterleavedRun run = bagualu2_run(job, profile, balanced_routing(job));
+  EXPECT_TRUE(run.job.combines_slots());
+  EXPECT_EQ(run.job.options.combined_slot_order, SlotOrder::kMegatron);
+  EXPECT_EQ(run.run.plan.rows_bound, 1);
+  const InterleavedRun ours = interleaved_run(job, profile, kBound, balanced_routing(job));
+  EXPECT_LE(ours.iteration_ns, run.iteration_ns) << "an order is taken only where it is shorter";
+}
+
+// Room for nothing but the most frugal plan under the balanced load.
+TEST(BaGuaLu2Run, IsNotRecoverableInASpike) {
+  const Job job = small_moe_job(8, 6);
+  HardwareProfile card = load_hardware_profile("bw1000");
+  const AdaptivePlan roomy = heuristic_run(job, card).plan;
+  card.capacity_gib.value -= to_gib(Bytes(roomy.least_headroom_bytes())) - 0.01;
+  EXPECT_GE(heuristic_run(job, card).plan.least_headroom_bytes(), 0);
+  EXPECT_LT(adaptive_run(job, card, 2.6).plan.least_headroom_bytes(), 0) << "known before the run";
+}
+
 TEST(InterleavedRun, CombinedSlotsCanBeTakenBack) {
   const Job job = small_moe_job(4, 8);
   const Job combined = with_combined_slots(job).value();
