@@ -108,15 +108,22 @@ struct Interleaver::Workspace {
   std::int64_t one_machine_bound(std::int32_t stream);
   std::int64_t two_chain_bound(const SlotProblem& problem);
 
+  // Of each level at most so many states, and of each of its positions.
+  struct Beam {
+    std::int64_t width = 1;
+    std::int64_t of_position = 1;
+  };
   struct Pass {
     std::int64_t makespan = kNever;
-    bool cut = false;  // states beyond the width, or all when the work was spent
+    bool cut = false;      // states beyond the width, or all when the work was spent
+    bool thinned = false;  // states beyond those of a position
   };
-  Pass search(std::size_t width, std::int64_t incumbent, std::int64_t max_nodes);
+  Pass search(Beam beam, std::int64_t incumbent, std::int64_t max_nodes);
   bool run_serially(std::span<const std::int32_t> chains);
   void try_serial_orders(std::int32_t num_chains);
   void expand(std::int32_t parent, std::int64_t incumbent);
-  bool keep(const Candidate& candidate, std::int32_t kept);
+  enum class Kept : std::uint8_t { kYes, kDominated, kThinned };
+  Kept keep(const Candidate& candidate, std::int32_t kept, std::int64_t of_position);
   bool dominates(const std::int64_t* a, const std::int64_t* b) const;
   void solve(const SlotProblem& problem, OrderLimit limit);
   void issue_by_start();
@@ -478,8 +485,11 @@ bool Interleaver::Workspace::dominates(const std::int64_t* a, const std::int64_t
   return true;
 }
 
-// Writes the candidate as state `kept` of the next level. Returns: false when another dominates.
-bool Interleaver::Workspace::keep(const Candidate& candidate, std::int32_t kept) {
+// Writes the candidate as state `kept` of the next level, if no other dominates it or fills its
+// position.
+Interleaver::Workspace::Kept Interleaver::Workspace::keep(const Candidate& candidate,
+                                                          std::int32_t kept,
+                                                          std::int64_t of_position) {
   std::int64_t* const state = &next_states[index(kept) * stride];
   std::copy_n(&states[index(candidate.parent) * stride], stride, state);
   const QueueStep& step = steps[index(candidate.step)];
@@ -496,23 +506,23 @@ bool Interleaver::Workspace::keep(const Candidate& candidate, std::int32_t kept)
       static_cast<std::uint64_t>(state[level_at + 4]) + queue_hash[index(step.queue)];
   state[level_at + 4] = static_cast<std::int64_t>(hash);
   std::int32_t& slot = table[static_cast<std::size_t>(hash >> 32) & (table.size() - 1)];
+  std::int64_t others = 0;
   for (std::int32_t other = slot; other >= 0; other = same_slot[index(other)]) {
     const std::int64_t* const o = &next_states[index(other) * stride];
-    if (o[level_at + 4] == state[level_at + 4] && std::equal(o, o + num_queues(), state) &&
-        dominates(o, state)) {
-      return false;
-    }
+    if (o[level_at + 4] != state[level_at + 4] || !std::equal(o, o + num_queues(), state)) continue;
+    if (dominates(o, state)) return Kept::kDominated;
+    if (++others == of_position) return Kept::kThinned;
   }
   same_slot[index(kept)] = slot;
   slot = kept;
   nodes.push_back({static_cast<std::int32_t>(state[level_at + 3]), candidate.step});
   state[level_at + 3] = static_cast<std::int64_t>(nodes.size()) - 1;
-  return true;
+  return Kept::kYes;
 }
 
-Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
-                                                            std::int64_t incumbent,
+Interleaver::Workspace::Pass Interleaver::Workspace::search(Beam beam, std::int64_t incumbent,
                                                             std::int64_t max_nodes) {
+  const auto width = static_cast<std::size_t>(beam.width);
   const auto queues = queue_begin.size() - 1;
   const auto streams = index(graph.num_streams);
   ready_at = queues;
@@ -561,7 +571,9 @@ Interleaver::Workspace::Pass Interleaver::Workspace::search(std::size_t width,
         pass.cut = true;
         break;
       }
-      if (keep(candidate, alive)) ++alive;
+      const Kept kept = keep(candidate, alive, beam.of_position);
+      if (kept == Kept::kYes) ++alive;
+      pass.thinned |= kept == Kept::kThinned;
     }
     if (alive == 0) return pass;
     states.swap(next_states);
@@ -667,24 +679,29 @@ void Interleaver::Workspace::solve(const SlotProblem& problem, OrderLimit limit)
   constexpr std::int64_t kWidening = 4;
   tries_all = false;
   bool proven = result.makespan_ns == result.bound_ns;
-  for (std::int64_t width = 1; !proven && result.nodes < limit.nodes;) {
+  for (Beam beam; !proven && result.nodes < limit.nodes;) {
     left_out = false;
-    const Pass pass = search(static_cast<std::size_t>(width), result.makespan_ns, limit.nodes);
+    const Pass pass = search(beam, result.makespan_ns, limit.nodes);
     if (pass.makespan < result.makespan_ns) {
       result.order = found;
       result.makespan_ns = pass.makespan;
     }
-    proven = result.makespan_ns == result.bound_ns || (!pass.cut && !left_out && queues_are_free);
-    if (!pass.cut && left_out) {
+    const bool all = !pass.cut && !pass.thinned;
+    proven = result.makespan_ns == result.bound_ns || (all && !left_out && queues_are_free);
+    if (all && left_out) {
       tries_all = true;
       continue;
     }
-    if (!pass.cut) break;
+    if (all) break;
+    if (!pass.cut) {
+      beam.of_position *= kWidening;
+      continue;
+    }
     // The last pass is as wide as the work left allows.
     const std::int64_t rest = (limit.nodes - result.nodes) / std::ssize(steps);
-    if (rest <= width) break;
-    width *= kWidening;
-    if (width * kWidening > rest) width = rest;
+    if (rest <= beam.width) break;
+    beam.width *= kWidening;
+    if (beam.width * kWidening > rest) beam.width = rest;
   }
   const bool none = result.makespan_ns == kNever;
   if (none) {

@@ -16,10 +16,10 @@
 // - Of two states with equal positions one whose streams, chains and pending results are all free
 //   no later makes the other needless.
 // - A state's bound is max(the tails of its next operators, the work left on its streams). The beam
-//   keeps the lowest bounds, ties by the time that streams have idled. It is widened until an order
-//   meets the lower bound, nothing was cut off (then the order is optimal, if the queues of
-//   floating operators cost nothing) or the work is spent, of which every level gets an equal
-//   share.
+//   keeps the lowest bounds, ties by the time that streams have idled; of equal positions one at
+//   first, so that it spreads over the positions, then more. It is widened until an order meets the
+//   lower bound, nothing was cut off (then the order is optimal, if the queues of floating
+//   operators cost nothing) or the work is spent, of which every level gets an equal share.
 // - Consecutive operators of one chain are one step where their stream has no other user, nothing
 //   waits for the inner ones and there is no memory limit: splitting them could not change a time.
 //
