@@ -153,7 +153,8 @@ struct TrainingOptions {
   std::optional<FullRecompute> full_recompute;
   SelectiveRecompute recompute;
   FineGrainedOffload offload;
-  double offload_ratio = 0;  // of what a chunk's microbatch keeps, to the host (Kwai)
+  double offload_ratio = 0;           // of what a chunk's microbatch keeps, to the host (Kwai)
+  bool quantize_activations = false;  // policies may keep 8 bits of them: changes the training
   AllocatorOptions allocator;
   // MoE
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;

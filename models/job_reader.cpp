@@ -259,6 +259,7 @@ void read_options(JsonReader& in, TrainingOptions& o) {
   o.hidden_dropout = in.optional_number("hidden_dropout", {0, 1}).value_or(o.hidden_dropout);
   read_recompute(in, o);
   read_offload(in, o.offload);
+  read_switch(in, "quantize_activations", o.quantize_activations);
   read_choice(in, "moe_token_dispatcher_type", kDispatchers, o.moe_dispatcher);
   read_switch(in, "overlap_moe_expert_parallel_comm", o.overlap_moe_expert_parallel_comm);
   read_switch(in, "delay_wgrad_compute", o.delay_wgrad_compute);
@@ -409,6 +410,7 @@ nlohmann::ordered_json options_to_json(const TrainingOptions& o) {
   j["hidden_dropout"] = o.hidden_dropout;
   write_recompute(o, j);
   write_offload(o.offload, j);
+  if (o.quantize_activations) j["quantize_activations"] = true;
   j["moe_token_dispatcher_type"] = name_of(kDispatchers, o.moe_dispatcher);
   j["overlap_moe_expert_parallel_comm"] = o.overlap_moe_expert_parallel_comm;
   if (o.delay_wgrad_compute) j["delay_wgrad_compute"] = true;

@@ -371,7 +371,9 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
     const OperatorGraph& graph = calm.program.stages[s].graph;
     OperatorCosts costs(job, profile);
     std::vector<ActionType> types = action_types();
-    std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
+    if (!job.options.quantize_activations) {
+      std::erase_if(types, [](const ActionType& t) { return t.kind == ActionKind::kQuantize; });
+    }
     ActionCatalogue catalogue =
         build_action_catalogue(graph, costs, balanced, kLeastActionBytes, types);
     LadderOptions options;

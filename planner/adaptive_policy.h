@@ -46,7 +46,7 @@ struct AdaptiveRun : ManagedRun {
 };
 
 // Prepares a plan, safe for `rows_bound` >= 1 times the balanced load of a card. Activations are
-// saved, recomputed or offloaded; not quantized, which changes the training.
+// saved, recomputed or offloaded, and quantized where the job allows it (quantize_activations).
 AdaptiveRun adaptive_run(const Job& job, const HardwareProfile& profile, double rows_bound);
 // The same by heuristics, as a planner without a solver and without a bound on the routing to come
 // would do: a greedy ladder (planner/greedy_ladder.h), and room for balanced loads only.

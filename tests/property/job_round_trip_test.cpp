@@ -20,6 +20,7 @@ TEST(JobRoundTrip, IsExact) {
       job.options.combined_slot_order = SlotOrder::kShortest;
       ++ordered;
     }
+    job.options.quantize_activations = seed % 5 == 0;
     const auto text = to_json(job).dump();
     const Job back = job_from_json(nlohmann::json::parse(text), job.source);
     ASSERT_EQ(to_json(back).dump(), text) << describe(job, seed);
@@ -28,6 +29,8 @@ TEST(JobRoundTrip, IsExact) {
     ASSERT_EQ(back.layout.microbatch_group, job.layout.microbatch_group) << describe(job, seed);
     ASSERT_EQ(back.options.overlap_p2p_comm, job.options.overlap_p2p_comm) << describe(job, seed);
     ASSERT_EQ(back.options.combined_slot_order, job.options.combined_slot_order)
+        << describe(job, seed);
+    ASSERT_EQ(back.options.quantize_activations, job.options.quantize_activations)
         << describe(job, seed);
     ASSERT_EQ(back.layout.schedule, job.layout.schedule) << describe(job, seed);
     ASSERT_EQ(back.options.recompute, job.options.recompute) << describe(job, seed);

@@ -145,6 +145,37 @@ TEST(AdaptivePolicy, PinsNoMoreThanTheCardsShareOfItsNodesMemory) {
   EXPECT_NO_THROW(planned_run(job, card, limited.plan));
 }
 
+// Without a host to copy to, what may be kept in 8 bits need not be run again. The last stage, which
+// is the slowest: elsewhere running again is hidden.
+TEST(AdaptivePolicy, QuantizesOnlyWhereTheJobAllowsIt) {
+  Job job = small_job();
+  HardwareProfile card = card_of(1);
+  card.host_memory_gib.emplace();
+  const auto ladder = [&] { return adaptive_run(job, card, 2.6).plan.stages[1].rungs; };
+  const auto quantized = [](const std::vector<AdaptivePlan::Rung>& rungs) {
+    std::int64_t n = 0;
+    for (const AdaptivePlan::Rung& rung : rungs) {
+      n += std::ranges::count(rung.actions, ActionKind::kQuantize, &AdaptivePlan::Action::kind);
+    }
+    return n;
+  };
+  const auto strict = ladder();
+  EXPECT_EQ(quantized(strict), 0);
+  job.options.quantize_activations = true;
+  const auto allowed = ladder();
+  EXPECT_GT(quantized(allowed), 0);
+  // A plan that holds no more than one of the strict ladder exposes no more.
+  int compared = 0;
+  for (const AdaptivePlan::Rung& more : allowed) {
+    for (const AdaptivePlan::Rung& rung : strict) {
+      if (rung.held_bytes > more.held_bytes) continue;
+      EXPECT_LE(more.exposed_ns, rung.exposed_ns);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 10);
+}
+
 TEST(AdaptivePolicy, OffloadsNothingWithoutHostMemory) {
   const Job job = small_job();
   HardwareProfile card = card_of(1);
