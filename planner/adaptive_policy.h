@@ -14,7 +14,9 @@
 //
 // Deciding costs CPU time at each gate, while the device has nothing to do.
 //
-// Bytes are reserved ones: the headroom is that of the emulated allocator.
+// Bytes are reserved ones: the headroom is that of the emulated allocator. In calm it leaves room
+// for blocks that other streams still use while the CPU runs ahead; in a spike a card may have to
+// wait for its device (CardMemory::alloc_retries), rather than give up more from the start.
 //
 // Where the hardware profile says how much host memory a node has, no plan pins more than a card's
 // share of it, for rows up to the bound and as many microbatches as are in flight.

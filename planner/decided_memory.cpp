@@ -27,10 +27,11 @@ std::int32_t enough_microbatches(const Schedule& schedule) {
 
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
-                                       const UnitDecisions& decisions) {
+                                       const UnitDecisions& decisions, CpuPace pace) {
+  const bool has_clocks = pace == CpuPace::kAhead && records_streams(job, profile);
   ClockRecorder clocks(program, std::vector<std::int64_t>(program.stages.size(), 0), nullptr);
   Recorder* const recorders[] = {&clocks};
-  run_units(program, {&rows, 1}, recorders, {&decisions, 1});
+  if (has_clocks) run_units(program, {&rows, 1}, recorders, {&decisions, 1});
   std::vector<CardMemory> out(program.stages.size());
   parallel_for(out.size(), [&](std::size_t s) {
     const StageProgram& p = program.stages[s];
@@ -47,7 +48,7 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
                     rows,
                     0,
                     profile.allocator_for(job.versions.dtk).collectives_record_streams,
-                    records_streams(job, profile) ? &clocks.clock(s) : nullptr};
+                    has_clocks ? &clocks.clock(s) : nullptr};
     out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
   });
   return out;
@@ -55,7 +56,7 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
 
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
-                                      const UnitDecisions& decisions) {
+                                      const UnitDecisions& decisions, CpuPace pace) {
   Job shorter = job;
   const std::int64_t microbatches = enough_microbatches(program.schedule);
   shorter.batch.global_batch_size =
@@ -66,7 +67,7 @@ std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& pro
   for (StageDecisions& stage : first) {
     stage.taken.resize(static_cast<std::size_t>(microbatches * stage.actions));
   }
-  return decided_memory(shorter, profile, same, rows, first);
+  return decided_memory(shorter, profile, same, rows, first, pace);
 }
 
 }  // namespace tidemark

@@ -2,6 +2,7 @@
 // replayed through the emulated allocator on a card without limit.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "hw_profiles/hardware_profile.h"
@@ -13,10 +14,16 @@
 
 namespace tidemark {
 
+// Blocks that other streams use are reused when these are done with them. How soon the CPU asks:
+// as it does while there is room, ahead of the device, or having waited for it, as it does before
+// it runs out of memory.
+enum class CpuPace : std::uint8_t { kAhead, kWaits };
+
 // Returns: [stage]. Requires: `job` as on_platform gives it, and decisions for every stage.
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
-                                       const UnitDecisions& decisions);
+                                       const UnitDecisions& decisions,
+                                       CpuPace pace = CpuPace::kAhead);
 
 // The same where all microbatches are alike, in rows and decisions. Without virtual stages an
 // iteration of fewer then allocates as much: enough to fill the pipeline and to see several come
@@ -24,6 +31,7 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
 // stages the CPU runs ahead and what its blocks wait for settles slowly, so all are replayed.
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
-                                      const UnitDecisions& decisions);
+                                      const UnitDecisions& decisions,
+                                      CpuPace pace = CpuPace::kAhead);
 
 }  // namespace tidemark

@@ -167,6 +167,7 @@ std::size_t CachingAllocator::add_memory(std::int64_t size, std::int32_t pool) {
   std::size_t position = add_segment(size, pool);
   if (position == kNone && release_oversize(size, pool)) position = add_segment(size, pool);
   if (position == kNone) {
+    ++alloc_retries_;
     release_cached_blocks();
     position = add_segment(size, pool);
   }

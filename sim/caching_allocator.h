@@ -70,6 +70,8 @@ class CachingAllocator {
   Bytes reserved() const { return Bytes(reserved_); }
   Bytes peak_allocated() const { return Bytes(peak_allocated_); }
   Bytes peak_reserved() const { return Bytes(peak_reserved_); }
+  // How often cached blocks were given back since the device had no room (num_alloc_retries).
+  std::int64_t alloc_retries() const { return alloc_retries_; }
 
   std::int64_t address(Handle handle) const { return at(handle).address; }
   int stream(Handle handle) const { return at(handle).pool / 2; }
@@ -170,6 +172,7 @@ class CachingAllocator {
   std::int64_t reserved_ = 0;
   std::int64_t peak_allocated_ = 0;
   std::int64_t peak_reserved_ = 0;
+  std::int64_t alloc_retries_ = 0;
 };
 
 }  // namespace tidemark

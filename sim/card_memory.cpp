@@ -166,6 +166,7 @@ class Replay {
     for (StorageId s : card_.sequence.carried_over) {
       left_over_[s.index()] = std::exchange(slot(s.value, microbatches_ - 1), kDead);
     }
+    alloc_retries_ = 0;
     begin_clock();
     if (recorder_) recorder_->forget_trace();
     const LargeVector<MemoryEvent>& events = card_.sequence.events;
@@ -196,6 +197,7 @@ class Replay {
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t event() const { return event_; }
   Bytes peak_in_pass() const { return peak_in_pass_; }
+  std::int64_t alloc_retries() const { return alloc_retries_; }  // of the last iteration
   AllocatorSnapshot snapshot() const { return recorder_->take(); }
 
  private:
@@ -221,6 +223,7 @@ class Replay {
 
   CachingAllocator::Handle allocate(std::int64_t size, const Owner& owner, int pool = kMainPool) {
     if (size == 0) return kDead;
+    const std::int64_t retries = allocator_.alloc_retries();
     CachingAllocator::Handle handle = allocator_.allocate(size, pool);
     if (handle == CachingAllocator::kOutOfMemory && !retired_.empty()) {
       // release_cached_blocks: the CPU waits for what other streams still do with freed blocks.
@@ -228,6 +231,7 @@ class Replay {
       handle = allocator_.allocate(size, pool);
     }
     if (handle == CachingAllocator::kOutOfMemory) throw SegmentRefused{size};
+    if (allocator_.alloc_retries() != retries) ++alloc_retries_;
     if (recorder_) {
       recorder_->allocated(
           handle, size,
@@ -321,6 +325,7 @@ class Replay {
   std::vector<std::int64_t> moe_index_;              // [layer]
   std::vector<CachingAllocator::Handle> gradient_copies_;
   Bytes peak_in_pass_;
+  std::int64_t alloc_retries_ = 0;
   std::int64_t event_ = -1;
 
   // Where collectives record streams: the CPU's time, the step and operator it is at, until when
@@ -356,6 +361,7 @@ CardReplay replay_card(const Card& card, Bytes limit) {
     out.memory.after_iteration = allocator.allocated();
     out.memory.peak = allocator.peak_allocated();
     out.memory.reserved = allocator.peak_reserved();
+    out.memory.alloc_retries = replay.alloc_retries();
   } catch (const SegmentRefused& refused) {
     out.out_of_memory = OutOfMemory{iteration, replay.event(), Bytes(refused.requested),
                                     allocator.allocated(), allocator.reserved()};

@@ -34,6 +34,9 @@ struct CardMemory {
   Bytes gradient_copies;        // fp32, from the optimizer step to the next iteration
   Bytes reserved_first_iteration;
   Bytes reserved;  // ever
+  // Requests of a later iteration that found no room before the CPU had waited for the device and
+  // cached blocks had gone back (PyTorch's num_alloc_retries). No engine counts that time.
+  std::int64_t alloc_retries = 0;
 
   bool peaks_in_optimizer_step() const { return gradient_copies > Bytes() && peak > peak_in_pass; }
 };

@@ -177,6 +177,7 @@ struct TrainingRun::Impl {
     record.time_ns += second.time_ns;
     record.out_of_memory = second.out_of_memory;
     record.peak_allocated = std::max(record.peak_allocated, second.peak_allocated);
+    record.alloc_retries = std::max(record.alloc_retries, second.alloc_retries);
     if (second.peak_reserved > record.peak_reserved) {
       record.peak_reserved = second.peak_reserved;
       record.hottest = second.hottest;
@@ -207,6 +208,7 @@ struct TrainingRun::Impl {
         stage.waits[c] += times.units[c / lanes].stages[s].group_wait_ns[c % lanes];
       }
       record.peak_allocated = std::max(record.peak_allocated, stage.card.memory.peak);
+      record.alloc_retries = std::max(record.alloc_retries, stage.card.memory.alloc_retries);
       if (stage.card.memory.reserved > record.peak_reserved) {
         record.peak_reserved = stage.card.memory.reserved;
         record.hottest = stage.hottest;

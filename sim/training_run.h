@@ -50,12 +50,13 @@ struct RunOutOfMemory {
 
 struct IterationRecord {
   std::int64_t iteration = 0;
-  std::int64_t attempt = 0;  // more than 0: after it ran out of memory
-  std::int64_t time_ns = 0;  // until its end, or until it ran out of memory
-  Bytes peak_allocated;      // of all cards
-  Bytes peak_reserved;       // of the emulated cards
-  CardId hottest;            // that reserves most
-  double imbalance = 1;      // most rows of a card over the mean, of any microbatch and layer
+  std::int64_t attempt = 0;        // more than 0: after it ran out of memory
+  std::int64_t time_ns = 0;        // until its end, or until it ran out of memory
+  Bytes peak_allocated;            // of all cards
+  Bytes peak_reserved;             // of the emulated cards
+  CardId hottest;                  // that reserves most
+  std::int64_t alloc_retries = 0;  // most of an emulated card, see CardMemory
+  double imbalance = 1;            // most rows of a card over the mean, of any microbatch and layer
   bool out_of_memory = false;
   bool run_again = false;  // see Rerun
 };

@@ -56,13 +56,18 @@ std::string comparison_text(const std::vector<PolicyRun>& all,
                    {"iteration"},
                    {"out of memory"},
                    {"lost"},
+                   {"allocator retries"},
                    {"highest reserved"},
                    {"of"}});
   for (std::size_t p = 0; p < all.size(); ++p) {
     const PolicyRun& c = all[p];
     const RunResult& r = c.run;
     Bytes reserved;
-    for (const IterationRecord& i : r.iterations) reserved = std::max(reserved, i.peak_reserved);
+    std::int64_t retries = 0;
+    for (const IterationRecord& i : r.iterations) {
+      reserved = std::max(reserved, i.peak_reserved);
+      retries = std::max(retries, i.alloc_retries);
+    }
     const auto percent = [](double share) { return fixed_text(100 * share, 1) + " %"; };
     table.add_row({c.policy, fixed_text(r.tokens_per_second(c.input.job), 0),
                    percent(mfu_with_losses(c.input, r)), percent(mfu_without_losses(c.input, r)),
@@ -70,7 +75,7 @@ std::string comparison_text(const std::vector<PolicyRun>& all,
                    r.finished == 0 ? "-" : duration_text(SimDuration(mean_iteration_ns(r))),
                    grouped_text(std::ssize(r.out_of_memory)) + (r.stuck ? ", stuck" : ""),
                    share_text(static_cast<double>(r.lost_ns), static_cast<double>(r.total_ns)),
-                   gib_text(reserved), gib_text(r.limit)});
+                   grouped_text(retries), gib_text(reserved), gib_text(r.limit)});
   }
   return table.text();
 }

@@ -33,6 +33,15 @@ const IterationRecord& tightest(const RunResult& run) {
   return *std::ranges::max_element(run.iterations, {}, &IterationRecord::peak_reserved);
 }
 
+std::string retries_text(const RunResult& run) {
+  const std::int64_t most =
+      std::ranges::max_element(run.iterations, {}, &IterationRecord::alloc_retries)->alloc_retries;
+  return most == 0 ? ""
+                   : " Up to " + grouped_text(most) +
+                         " requests of an iteration wait for the device to find room; the times "
+                         "leave that out.";
+}
+
 std::string verdict(const RunResult& run) {
   const IterationRecord& worst = tightest(run);
   const std::string highest = gib_text(worst.peak_reserved) + " of " + gib_text(run.limit) + " (" +
@@ -42,7 +51,7 @@ std::string verdict(const RunResult& run) {
       grouped_text(run.finished) + (run.finished == 1 ? " iteration" : " iterations");
   if (run.out_of_memory.empty()) {
     return "Fits: " + ran + " without running out of memory; the tightest card reserves " +
-           highest + ".";
+           highest + "." + retries_text(run);
   }
   const std::string times = run.out_of_memory.size() == 1
                                 ? "once"
@@ -161,6 +170,7 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
                                     {"imbalance", r.imbalance},
                                     {"out_of_memory", r.out_of_memory}});
     if (r.run_again) result["iterations"].back()["run_again"] = true;
+    if (r.alloc_retries > 0) result["iterations"].back()["num_alloc_retries"] = r.alloc_retries;
   }
 }
 

@@ -145,8 +145,8 @@ TEST(AdaptivePolicy, PinsNoMoreThanTheCardsShareOfItsNodesMemory) {
   EXPECT_NO_THROW(planned_run(job, card, limited.plan));
 }
 
-// Without a host to copy to, what may be kept in 8 bits need not be run again. The last stage, which
-// is the slowest: elsewhere running again is hidden.
+// Without a host to copy to, what may be kept in 8 bits need not be run again. The last stage,
+// which is the slowest: elsewhere running again is hidden.
 TEST(AdaptivePolicy, QuantizesOnlyWhereTheJobAllowsIt) {
   Job job = small_job();
   HardwareProfile card = card_of(1);
