@@ -61,6 +61,7 @@ std::vector<AdaptivePlan::Action> read_actions(JsonReader& in) {
 AdaptivePlan::Stage read_stage(JsonReader& in) {
   AdaptivePlan::Stage stage;
   stage.headroom_bytes = in.integer("headroom_bytes", {.low = 0});
+  stage.run_ahead_bytes = in.integer("run_ahead_bytes", {0, stage.headroom_bytes});
   in.objects("rungs", [&](JsonReader& rung) {
     AdaptivePlan::Rung& r = stage.rungs.emplace_back();
     r.held_bytes = rung.integer("held_bytes", {.low = 0});
@@ -156,6 +157,7 @@ nlohmann::ordered_json to_json(const AdaptivePlan& plan) {
   for (const AdaptivePlan::Stage& stage : plan.stages) {
     nlohmann::ordered_json& to = out["stages"].emplace_back();
     to["headroom_bytes"] = stage.headroom_bytes;
+    to["run_ahead_bytes"] = stage.run_ahead_bytes;
     for (const AdaptivePlan::Rung& rung : stage.rungs) {
       nlohmann::ordered_json actions = nlohmann::ordered_json::array();
       for (const auto& [action, layers] : grouped(rung)) {

@@ -26,7 +26,8 @@ struct AdaptivePlan {
     std::vector<Action> actions;  // what is not kept
   };
   struct Stage {
-    std::int64_t headroom_bytes = 0;  // under the most frugal rung and the bound; negative: none
+    std::int64_t headroom_bytes = 0;   // under the most frugal rung and the bound; negative: none
+    std::int64_t run_ahead_bytes = 0;  // of it, what decisions leave to a CPU ahead of its device
     std::vector<Rung> rungs;
   };
 

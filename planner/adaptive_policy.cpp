@@ -312,27 +312,19 @@ CalmRun run_calm(const Job& job, const HardwareProfile& profile, const LaneRows&
 // What is left of a card under the most frugal plan and the bound; what the allocator holds beyond
 // what is allocated counts as it is then, or under the lightest plan in calm. In a spike the card
 // may have to wait for its device.
-std::vector<std::int64_t> headrooms(const Job& job, const HardwareProfile& profile,
-                                    const Program& program,
-                                    const std::vector<PreparedStage>& stages, double rows_bound) {
+void measure_headroom(const Job& job, const HardwareProfile& profile, const Program& program,
+                      const std::vector<PreparedStage>& stages, AdaptivePlan& plan) {
   const RoutingCounts counts = balanced_routing(job);
   const std::vector<CardMemory> frugal =
-      emulate(job, profile, program, stages, LaneRows(job, scaled(counts, rows_bound)), true);
+      emulate(job, profile, program, stages, LaneRows(job, scaled(counts, plan.rows_bound)), true);
   const std::vector<CardMemory> light =
       emulate(job, profile, program, stages, LaneRows(job, counts), false);
-  std::vector<std::int64_t> out;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const Bytes unused =
         std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    out.push_back((segment_limit(profile) - frugal[s].peak - unused).value);
+    plan.stages[s].headroom_bytes = (segment_limit(profile) - frugal[s].peak - unused).value;
+    plan.stages[s].run_ahead_bytes = 0;
   }
-  return out;
-}
-
-std::vector<std::int64_t> headrooms(const AdaptivePlan& plan) {
-  std::vector<std::int64_t> out;
-  for (const AdaptivePlan::Stage& stage : plan.stages) out.push_back(stage.headroom_bytes);
-  return out;
 }
 
 // Every card's load between the balanced and `most` times as much, other in each microbatch and
@@ -351,18 +343,19 @@ RoutingCounts calm_routing(const Job& job, double most) {
   return counts;
 }
 
-// Takes from headrooms what cards lack in calm while the CPU runs ahead: then it never waits.
-// Returns: whether any lacked something that can be taken.
+// Leaves what cards lack in calm while the CPU runs ahead, so that it need not wait. Returns:
+// whether any lacked something and has it.
 bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const Policy& policy, const LaneRows& calm,
-                             std::vector<std::int64_t>& headroom) {
+                             const Policy& policy, const LaneRows& calm, AdaptivePlan& plan) {
   const std::vector<CardMemory> memory =
       steady_memory(job, profile, program, calm, decide_unit(policy, program.stages.size(), calm));
   bool lacked = false;
   for (std::size_t s = 0; s < memory.size(); ++s) {
+    AdaptivePlan::Stage& stage = plan.stages[s];
     const std::int64_t over = (memory[s].reserved - segment_limit(profile)).value;
-    if (over <= 0 || headroom[s] <= 0) continue;
-    headroom[s] = std::max<std::int64_t>(0, headroom[s] - over);
+    const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
+    if (over <= 0 || left <= 0) continue;
+    stage.run_ahead_bytes += std::min(over, left);
     lacked = true;
   }
   return lacked;
@@ -455,21 +448,29 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   });
   out.program = build_program(job, profile, std::move(graphs));
 
-  const auto decide_with = [&](const std::vector<std::int64_t>& headroom) {
+  const auto set_policy = [&] {
     for (std::size_t s = 0; s < num_stages; ++s) {
-      out.plan.stages[s].headroom_bytes = headroom[s];
-      stages[s].headroom = headroom[s];
+      const AdaptivePlan::Stage& stage = out.plan.stages[s];
+      stages[s].headroom = stage.headroom_bytes - stage.run_ahead_bytes;
     }
     out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, stages);
   };
   const auto decide = [&] {
-    if (given != nullptr) return decide_with(headrooms(*given));
+    if (given != nullptr) {
+      for (std::size_t s = 0; s < num_stages; ++s) {
+        out.plan.stages[s].headroom_bytes = given->stages[s].headroom_bytes;
+        out.plan.stages[s].run_ahead_bytes = given->stages[s].run_ahead_bytes;
+      }
+      return set_policy();
+    }
+    measure_headroom(job, profile, out.program, stages, out.plan);
+    set_policy();
     const LaneRows calm_rows(job, calm_routing(job, std::min(rows_bound, kCalmLoad)));
-    std::vector<std::int64_t> room = headrooms(job, profile, out.program, stages, rows_bound);
-    decide_with(room);
     for (int i = 0; i < kMostCalmTries; ++i) {
-      if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, calm_rows, room)) return;
-      decide_with(room);
+      if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, calm_rows, out.plan)) {
+        return;
+      }
+      set_policy();
     }
   };
   decide();

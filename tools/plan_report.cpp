@@ -8,6 +8,7 @@
 
 #include "models/layer_operators.h"
 #include "tools/quantity_text.h"
+#include "tools/run_report.h"
 #include "tools/simulation_report.h"
 #include "tools/text_table.h"
 #include "traces/lane_rows.h"
@@ -90,6 +91,7 @@ struct Trials {
   std::int64_t total_ns = 0;  // of finished ones
   std::int64_t slowest_ns = 0;
   Bytes reserved;
+  std::int64_t alloc_retries = 0;  // most in an iteration
   double imbalance = 1;
 };
 
@@ -98,6 +100,7 @@ Trials trials_of(const PlanReport& plan) {
   for (const IterationRecord& r : plan.run.iterations) {
     if (&r == &plan.balanced()) continue;
     out.reserved = std::max(out.reserved, r.peak_reserved);
+    out.alloc_retries = std::max(out.alloc_retries, r.alloc_retries);
     out.imbalance = std::max(out.imbalance, r.imbalance);
     if (r.out_of_memory) {
       ++out.out_of_memory;
@@ -126,7 +129,7 @@ std::string trials_text(const PlanReport& plan) {
     out += "; " + duration_text(SimDuration(t.total_ns / t.finished)) + " mean, " +
            duration_text(SimDuration(t.slowest_ns)) + " slowest";
   }
-  return out + ".\n";
+  return out + "." + retries_text(t.alloc_retries) + "\n";
 }
 
 std::string predictions_text(const PlanReport& plan) {
@@ -241,6 +244,7 @@ void add_plan(nlohmann::ordered_json& result, const PlanReport& plan) {
     result["trials"] = {{"iterations", t.finished + t.out_of_memory},
                         {"out_of_memory", t.out_of_memory},
                         {"peak_reserved_bytes", t.reserved.value},
+                        {"num_alloc_retries", t.alloc_retries},
                         {"imbalance", t.imbalance},
                         {"total_ns", t.total_ns},
                         {"slowest_ns", t.slowest_ns}};

@@ -33,13 +33,9 @@ const IterationRecord& tightest(const RunResult& run) {
   return *std::ranges::max_element(run.iterations, {}, &IterationRecord::peak_reserved);
 }
 
-std::string retries_text(const RunResult& run) {
-  const std::int64_t most =
-      std::ranges::max_element(run.iterations, {}, &IterationRecord::alloc_retries)->alloc_retries;
-  return most == 0 ? ""
-                   : " Up to " + grouped_text(most) +
-                         " requests of an iteration wait for the device to find room; the times "
-                         "leave that out.";
+std::int64_t most_retries(const RunResult& run) {
+  return std::ranges::max_element(run.iterations, {}, &IterationRecord::alloc_retries)
+      ->alloc_retries;
 }
 
 std::string verdict(const RunResult& run) {
@@ -51,7 +47,7 @@ std::string verdict(const RunResult& run) {
       grouped_text(run.finished) + (run.finished == 1 ? " iteration" : " iterations");
   if (run.out_of_memory.empty()) {
     return "Fits: " + ran + " without running out of memory; the tightest card reserves " +
-           highest + "." + retries_text(run);
+           highest + "." + retries_text(most_retries(run));
   }
   const std::string times = run.out_of_memory.size() == 1
                                 ? "once"
@@ -61,6 +57,13 @@ std::string verdict(const RunResult& run) {
 }
 
 }  // namespace
+
+std::string retries_text(std::int64_t alloc_retries) {
+  return alloc_retries == 0 ? ""
+                            : " Up to " + grouped_text(alloc_retries) +
+                                  " requests of an iteration wait for the device to find room; the "
+                                  "times leave that out.";
+}
 
 double mfu_with_losses(const JobInput& input, const RunResult& run) {
   return mfu(input, run.finished, run.total_ns);

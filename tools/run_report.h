@@ -20,11 +20,14 @@ double mfu_without_losses(const JobInput& input, const RunResult& run);
 // Of those that finished; 0 where none did.
 std::int64_t mean_iteration_ns(const RunResult& run);
 
+// A sentence on requests that waited, behind others; empty where none did (CardMemory).
+std::string retries_text(std::int64_t alloc_retries);
+
 ExitCode exit_of(const RunResult& run);
 std::string run_text(const JobInput& input, const RunResult& run);
 // The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations` (with `run_again` where a
-// step was); of the series at most kSeriesLimit iterations, evenly spaced, and every one that ran
-// out of memory.
+// step was, and `num_alloc_retries` where there were any); of the series at most kSeriesLimit
+// iterations, evenly spaced, and every one that ran out of memory.
 void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunResult& run);
 constexpr std::int64_t kSeriesLimit = 10'000;
 
