@@ -28,7 +28,8 @@ std::int32_t enough_microbatches(const Schedule& schedule) {
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
                                        const UnitDecisions& decisions, CpuPace pace) {
-  const bool has_clocks = pace == CpuPace::kAhead && records_streams(job, profile);
+  const bool has_clocks =
+      pace == CpuPace::kAhead;  // decisions may copy, wherever collectives record
   ClockRecorder clocks(program, std::vector<std::int64_t>(program.stages.size(), 0), nullptr);
   Recorder* const recorders[] = {&clocks};
   if (has_clocks) run_units(program, {&rows, 1}, recorders, {&decisions, 1});

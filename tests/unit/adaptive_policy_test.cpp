@@ -10,6 +10,7 @@
 #include "hw_profiles/hardware_profile.h"
 #include "models/input_error.h"
 #include "models/layer_operators.h"
+#include "planner/interleaved_run.h"
 #include "planner/plan_summary.h"
 #include "planner/rows_bound.h"
 #include "sim/lane_engine.h"
@@ -113,6 +114,20 @@ TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
   const std::int64_t spike = taken(managed.policy->decide(0, skewed(job, 2.5)));
   EXPECT_LT(calm, spike);
   EXPECT_EQ(taken(managed.policy->decide(0, skewed(job, 1))), calm) << "decisions have no memory";
+}
+
+// Found when combined slots were said not to fit: the CPU runs ahead of copies and exchanges, and
+// on a card without limit their blocks pile up.
+TEST(AdaptivePolicy, CountsOnACardThatWaitsForItsDeviceInASpike) {
+  const Job job = with_combined_slots(small_moe_job(8, 16)).value();
+  HardwareProfile card = load_hardware_profile("bw1000");
+  const AdaptivePlan roomy = adaptive_run(job, card, 2.6).plan;
+  card.capacity_gib.value -= to_gib(Bytes(roomy.least_headroom_bytes())) - 0.25;
+  const AdaptiveRun managed = adaptive_run(job, card, 2.6);
+  EXPECT_GE(managed.plan.least_headroom_bytes(), 0);
+  const RunResult result = run_once(job, card, Spiked(job, 2.5), &managed);
+  EXPECT_EQ(result.finished, 1);
+  EXPECT_GT(result.iterations[0].alloc_retries, 0);
 }
 
 // Host memory of a node that lets a card pin a third of what it would pin without a limit.

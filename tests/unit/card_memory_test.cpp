@@ -153,6 +153,8 @@ TEST(ReplayCard, WaitsForTheDeviceBeforeItRunsOutOfMemory) {
   const CardReplay limited = card.replay(between, &late);
   EXPECT_FALSE(limited.out_of_memory.has_value());
   EXPECT_LE(limited.memory.reserved, between);
+  EXPECT_GT(limited.memory.alloc_retries, 0);
+  EXPECT_EQ(card.replay(kNoLimit, &late).memory.alloc_retries, 0);
 }
 
 TEST(Simulate, SaysWhetherTheTightestStageFits) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/action_program.h"
+#include "planner/interleaved_run.h"
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
@@ -27,6 +28,21 @@ TEST(SteadyMemory, AllocatesAsMuchAsTheWholeIteration) {
       EXPECT_NEAR(to_gib(steady[s].peak), peak, 1e-5 * peak);
       EXPECT_NEAR(to_gib(steady[s].reserved), reserved, 0.01 * reserved);
     }
+  }
+}
+
+// Of combined slots, whose CPU does not wait at transfers.
+TEST(DecidedMemory, NeedsLessWhereTheCpuWaits) {
+  const HardwareProfile profile = load_hardware_profile("bw1000");
+  const Job job = with_combined_slots(small_moe_job(8, 16)).value();
+  const ActionProgram p = build_action_program(job, profile, ActionKind::kOffload);
+  const LaneRows rows(p.job, balanced_routing(p.job));
+  const UnitDecisions all = p.everything();
+  const auto ahead = decided_memory(p.job, profile, p.program, rows, all);
+  const auto waits = decided_memory(p.job, profile, p.program, rows, all, CpuPace::kWaits);
+  for (std::size_t s = 0; s < ahead.size(); ++s) {
+    EXPECT_LT(waits[s].reserved, ahead[s].reserved);
+    EXPECT_GE(waits[s].reserved, waits[s].peak);
   }
 }
 
