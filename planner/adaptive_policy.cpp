@@ -456,29 +456,30 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
     out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, stages);
   };
   const auto decide = [&] {
-    if (given != nullptr) {
+    if (given == nullptr) {
+      measure_headroom(job, profile, out.program, stages, out.plan);
+    } else {
       for (std::size_t s = 0; s < num_stages; ++s) {
         out.plan.stages[s].headroom_bytes = given->stages[s].headroom_bytes;
         out.plan.stages[s].run_ahead_bytes = given->stages[s].run_ahead_bytes;
       }
-      return set_policy();
     }
-    measure_headroom(job, profile, out.program, stages, out.plan);
     set_policy();
-    const LaneRows calm_rows(job, calm_routing(job, std::min(rows_bound, kCalmLoad)));
-    for (int i = 0; i < kMostCalmTries; ++i) {
-      if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, calm_rows, out.plan)) {
-        return;
-      }
-      set_policy();
-    }
   };
   decide();
-  if (!seeks_orders(job)) return out;
-  const auto calm_taken =
-      calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
-  out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
-  decide();
+  if (seeks_orders(job)) {
+    const auto calm_taken =
+        calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
+    out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
+    decide();
+  }
+  if (given != nullptr) return out;
+  const LaneRows calm_rows(job, calm_routing(job, std::min(rows_bound, kCalmLoad)));
+  for (int i = 0; i < kMostCalmTries; ++i) {
+    if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, calm_rows, out.plan))
+      break;
+    set_policy();
+  }
   return out;
 }
 
