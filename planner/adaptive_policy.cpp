@@ -1,11 +1,7 @@
 #include "planner/adaptive_policy.h"
 
 #include <algorithm>
-#include <limits>
-#include <map>
 #include <optional>
-#include <set>
-#include <span>
 #include <string>
 #include <utility>
 
@@ -14,137 +10,20 @@
 #include "planner/action_catalogue.h"
 #include "planner/action_ladder.h"
 #include "planner/action_program.h"
-#include "planner/decided_memory.h"
+#include "planner/adaptive_headroom.h"
 #include "planner/greedy_ladder.h"
+#include "planner/ladder_policy.h"
 #include "planner/optional_actions.h"
 #include "planner/slot_interleaving.h"
 #include "sim/lane_engine.h"
 #include "sim/parallel.h"
 #include "sim/simulation.h"
-#include "traces/counter_hash.h"
 
 namespace tidemark {
 namespace {
 
-// Calm: most rows of a card over the mean in all but 3 % of the iterations that BaGuaLu-2 reports.
-constexpr double kCalmLoad = 1.2;
 // Headrooms that are tried until cards do not wait for their devices in calm.
 constexpr int kMostCalmTries = 4;
-
-// What is decided together: at a slot's beginning or at one of its gates.
-struct DecisionPoint {
-  // Bytes that a rung holds beyond the most frugal one: `fixed`, and `per_row` of layers whose
-  // rows are known here.
-  struct Excess {
-    std::int64_t fixed = 0;
-    std::vector<std::pair<std::int32_t, std::int64_t>> per_row;  // MoE layer, bytes a row
-  };
-  std::vector<Excess> rungs;
-  std::vector<std::vector<std::int32_t>> actions;  // [rung]: of the optional graph
-  std::int64_t likes = 0;                          // excess of the lightest rung, balanced
-};
-
-// Of a chunk.
-struct ChunkPoints {
-  std::vector<DecisionPoint> points;
-  std::int64_t likes = 0;
-};
-
-struct PreparedStage {
-  std::vector<ChunkPoints> chunks;
-  std::int32_t optional_actions = 0;
-  std::int32_t in_flight = 0;  // at most
-  std::int64_t headroom = 0;
-};
-
-class AdaptivePolicy : public Policy {
- public:
-  AdaptivePolicy(const Schedule& schedule, std::vector<PreparedStage> stages)
-      : schedule_(schedule), stages_(std::move(stages)) {}
-
-  StageDecisions decide(std::int32_t index, const LaneRows& rows) const override {
-    const auto s = static_cast<std::size_t>(index);
-    const PreparedStage& stage = stages_[s];
-    StageDecisions out(schedule_.microbatches, stage.optional_actions);
-    const auto lanes = static_cast<std::size_t>(rows.lanes());
-    std::vector<std::int64_t> used(lanes, 0);
-    std::vector<std::int64_t> excess(lanes);
-    std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> held;
-    const auto begin = [&](ChunkTensor t) {
-      const ChunkPoints& chunk = stage.chunks[static_cast<std::size_t>(t.chunk)];
-      std::vector<std::int64_t>& own = held[{t.chunk, t.microbatch}];
-      own.assign(lanes, 0);
-      const auto later_slots =
-          std::max<std::int64_t>(0, stage.in_flight - static_cast<std::int64_t>(held.size()));
-      std::int64_t to_come = chunk.likes * (1 + later_slots);
-      for (const DecisionPoint& point : chunk.points) {
-        const std::size_t rung = choose(stage, point, t.microbatch, rows, used, to_come, excess);
-        for (const std::int32_t action : point.actions[rung]) out.at(t.microbatch, action) = 1;
-        for (std::size_t l = 0; l < lanes; ++l) {
-          own[l] += excess[l];
-          used[l] += excess[l];
-        }
-        to_come -= point.likes;
-      }
-    };
-    const auto end = [&](ChunkTensor t) {
-      const auto it = held.find({t.chunk, t.microbatch});
-      for (std::size_t l = 0; l < lanes; ++l) used[l] -= it->second[l];
-      held.erase(it);
-    };
-    const std::set<std::pair<std::int32_t, std::int32_t>> deferred = deferred_weights(s);
-    for (const Step& step : schedule_.stages[s]) {
-      const Slot* slot = std::get_if<Slot>(&step);
-      if (slot == nullptr) continue;
-      if (const ChunkTensor f = slot->forward(); f.valid()) begin(f);
-      const ChunkTensor b = slot->backward();
-      if (b.valid() && !deferred.contains({b.chunk, b.microbatch})) end(b);
-      if (slot->kind == SlotKind::kBackwardWeight) end({slot->chunk, slot->microbatch});
-    }
-    return out;
-  }
-
- private:
-  // Chunks' microbatches whose weight gradients are a slot of their own.
-  std::set<std::pair<std::int32_t, std::int32_t>> deferred_weights(std::size_t stage) const {
-    std::set<std::pair<std::int32_t, std::int32_t>> out;
-    for (const Step& step : schedule_.stages[stage]) {
-      const Slot* slot = std::get_if<Slot>(&step);
-      if (slot != nullptr && slot->kind == SlotKind::kBackwardWeight) {
-        out.emplace(slot->chunk, slot->microbatch);
-      }
-    }
-    return out;
-  }
-
-  // Leaves what the chosen rung holds in `excess`.
-  static std::size_t choose(const PreparedStage& stage, const DecisionPoint& point,
-                            std::int32_t microbatch, const LaneRows& rows,
-                            std::span<const std::int64_t> used, std::int64_t to_come,
-                            std::span<std::int64_t> excess) {
-    const double share =
-        static_cast<double>(point.likes) / static_cast<double>(std::max<std::int64_t>(1, to_come));
-    for (std::size_t r = 0; r + 1 < point.rungs.size(); ++r) {
-      const DecisionPoint::Excess& rung = point.rungs[r];
-      std::ranges::fill(excess, rung.fixed);
-      for (const auto& [layer, per_row] : rung.per_row) {
-        const std::int64_t* const of_lane = rows.at(microbatch, layer);
-        for (std::size_t l = 0; l < excess.size(); ++l) excess[l] += per_row * of_lane[l];
-      }
-      bool fits = true;
-      for (std::size_t l = 0; l < excess.size() && fits; ++l) {
-        const auto left = static_cast<double>(stage.headroom - used[l]);
-        fits = static_cast<double>(excess[l]) <= left * share;
-      }
-      if (fits) return r;
-    }
-    std::ranges::fill(excess, 0);
-    return point.rungs.size() - 1;
-  }
-
-  const Schedule schedule_;
-  std::vector<PreparedStage> stages_;
-};
 
 // A policy works at the gates of MoE layers before the CPU goes on.
 void charge_decisions(std::int64_t host_ns, OperatorGraph& graph) {
@@ -152,79 +31,6 @@ void charge_decisions(std::int64_t host_ns, OperatorGraph& graph) {
     if (op.layer < 0) continue;
     if (auto* gate = std::get_if<HostWaitWork>(&op.work)) gate->host_ns = host_ns;
   }
-}
-
-// Positions in a chunk's forward from which on the rows of its MoE layers are known.
-struct Gate {
-  std::int32_t position = 0;
-  std::int32_t moe_layer = -1;
-};
-
-std::vector<Gate> gates_of(const OperatorGraph& graph, const Chunk& chunk,
-                           const std::vector<std::int64_t>& moe_index) {
-  std::vector<Gate> gates;
-  for (std::int32_t i = chunk.forward.begin; i < chunk.forward.end; ++i) {
-    const Operator& op = graph.forward[static_cast<std::size_t>(i)];
-    if (!std::holds_alternative<HostWaitWork>(op.work) || op.layer < 0) continue;
-    const std::int64_t moe_layer = moe_index[static_cast<std::size_t>(op.layer)];
-    if (moe_layer >= 0) gates.push_back({i + 1, static_cast<std::int32_t>(moe_layer)});
-  }
-  return gates;
-}
-
-ChunkPoints points_of(const OperatorGraph& graph, const Chunk& chunk,
-                      const ActionCatalogue& catalogue, const std::vector<LadderRung>& ladder,
-                      const OptionalGraph& optional, const std::vector<std::int64_t>& moe_index,
-                      std::int64_t balanced_rows, std::int64_t bound_rows) {
-  const std::vector<Gate> gates = gates_of(graph, chunk, moe_index);
-  ChunkPoints out;
-  out.points.resize(gates.size() + 1);
-  for (DecisionPoint& point : out.points) {
-    point.rungs.resize(ladder.size());
-    point.actions.resize(ladder.size());
-  }
-  std::vector<std::vector<std::map<std::int32_t, std::int64_t>>> per_row(
-      out.points.size(), std::vector<std::map<std::int32_t, std::int64_t>>(ladder.size()));
-  for (std::size_t e = 0; e < catalogue.entries.size(); ++e) {
-    const CatalogueEntry& entry = catalogue.entries[e];
-    if (entry.kept.writer < chunk.forward.begin || entry.kept.writer >= chunk.forward.end) continue;
-    std::int32_t before = std::numeric_limits<std::int32_t>::max();
-    for (const LadderRung& rung : ladder) {
-      if (rung.choice[e] == 0) continue;
-      before =
-          std::min(before, entry.actions[static_cast<std::size_t>(rung.choice[e])].decide_before);
-    }
-    const auto p = static_cast<std::size_t>(
-        std::ranges::count_if(gates, [&](const Gate& g) { return g.position <= before; }));
-    const std::int64_t moe_layer = moe_index[static_cast<std::size_t>(entry.layer)];
-    const bool known = std::any_of(gates.begin(), gates.begin() + static_cast<std::ptrdiff_t>(p),
-                                   [&](const Gate& g) { return g.moe_layer == moe_layer; });
-    const Size least = held(entry, ladder.back().choice[e]);
-    for (std::size_t r = 0; r < ladder.size(); ++r) {
-      const std::int32_t action = ladder[r].choice[e];
-      const Size more = held(entry, action) + -1 * least;
-      DecisionPoint::Excess& excess = out.points[p].rungs[r];
-      excess.fixed += more.fixed;
-      if (more.per_row != 0 && known) {
-        per_row[p][r][static_cast<std::int32_t>(moe_layer)] += more.per_row;
-      } else {
-        excess.fixed += more.per_row * bound_rows;
-      }
-      if (action > 0) {
-        out.points[p].actions[r].push_back(optional.ids[e][static_cast<std::size_t>(action)]);
-      }
-    }
-  }
-  for (std::size_t p = 0; p < out.points.size(); ++p) {
-    DecisionPoint& point = out.points[p];
-    for (std::size_t r = 0; r < ladder.size(); ++r) {
-      point.rungs[r].per_row.assign(per_row[p][r].begin(), per_row[p][r].end());
-    }
-    point.likes = point.rungs[0].fixed;
-    for (const auto& [layer, bytes] : point.rungs[0].per_row) point.likes += bytes * balanced_rows;
-    out.likes += point.likes;
-  }
-  return out;
 }
 
 // What a microbatch may pin of a card's share of its node's host memory, with as many whole stages
@@ -269,31 +75,6 @@ std::vector<LadderRung> build_ladder_within(LadderBuilder build, std::int64_t al
   }
 }
 
-// Every microbatch takes rung `r`.
-StageDecisions all_take(const PreparedStage& stage, std::int32_t microbatches, bool frugal) {
-  StageDecisions out(microbatches, stage.optional_actions);
-  for (const ChunkPoints& chunk : stage.chunks) {
-    for (const DecisionPoint& point : chunk.points) {
-      for (const std::int32_t action : frugal ? point.actions.back() : point.actions.front()) {
-        for (std::int32_t mb = 0; mb < microbatches; ++mb) out.at(mb, action) = 1;
-      }
-    }
-  }
-  return out;
-}
-
-// All microbatches deciding alike, on a card that waits for its device before it runs out of
-// memory.
-std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
-                                const Program& program, const std::vector<PreparedStage>& stages,
-                                const LaneRows& rows, bool frugal) {
-  UnitDecisions decisions;
-  for (const PreparedStage& stage : stages) {
-    decisions.push_back(all_take(stage, program.schedule.microbatches, frugal));
-  }
-  return steady_memory(job, profile, program, rows, decisions, CpuPace::kWaits);
-}
-
 // What one copy of the plain job says about its stages.
 struct CalmRun {
   Program program;
@@ -309,61 +90,9 @@ CalmRun run_calm(const Job& job, const HardwareProfile& profile, const LaneRows&
   return out;
 }
 
-// What is left of a card under the most frugal plan and the bound; what the allocator holds beyond
-// what is allocated counts as it is then, or under the lightest plan in calm. In a spike the card
-// may have to wait for its device.
-void measure_headroom(const Job& job, const HardwareProfile& profile, const Program& program,
-                      const std::vector<PreparedStage>& stages, AdaptivePlan& plan) {
-  const RoutingCounts counts = balanced_routing(job);
-  const std::vector<CardMemory> frugal =
-      emulate(job, profile, program, stages, LaneRows(job, scaled(counts, plan.rows_bound)), true);
-  const std::vector<CardMemory> light =
-      emulate(job, profile, program, stages, LaneRows(job, counts), false);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    const Bytes unused =
-        std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    plan.stages[s].headroom_bytes = (segment_limit(profile) - frugal[s].peak - unused).value;
-    plan.stages[s].run_ahead_bytes = 0;
-  }
-}
-
-// Every card's load between the balanced and `most` times as much, other in each microbatch and
-// layer: blocks of many sizes fit each other worse than equal ones.
-RoutingCounts calm_routing(const Job& job, double most) {
-  RoutingCounts counts = balanced_routing(job);
-  const HashStream draws(0);
-  for (std::int64_t mb = 0; mb < counts.microbatches; ++mb) {
-    for (std::int64_t layer = 0; layer < counts.moe_layers; ++layer) {
-      const double load = 1 + (most - 1) * draws.inner(mb).uniform(layer);
-      for (std::int64_t& count : counts.row(mb, layer)) {
-        count = static_cast<std::int64_t>(static_cast<double>(count) * load);
-      }
-    }
-  }
-  return counts;
-}
-
-// Leaves what cards lack in calm while the CPU runs ahead, so that it need not wait. Returns:
-// whether any lacked something and has it.
-bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const Policy& policy, const LaneRows& calm, AdaptivePlan& plan) {
-  const std::vector<CardMemory> memory =
-      steady_memory(job, profile, program, calm, decide_unit(policy, program.stages.size(), calm));
-  bool lacked = false;
-  for (std::size_t s = 0; s < memory.size(); ++s) {
-    AdaptivePlan::Stage& stage = plan.stages[s];
-    const std::int64_t over = (memory[s].reserved - segment_limit(profile)).value;
-    const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
-    if (over <= 0 || left <= 0) continue;
-    stage.run_ahead_bytes += std::min(over, left);
-    lacked = true;
-  }
-  return lacked;
-}
-
 // [stage][action]: what a microbatch takes in the middle of an iteration under `rows`.
 std::vector<std::vector<std::uint8_t>> calm_decisions(const Policy& policy,
-                                                      const std::vector<PreparedStage>& stages,
+                                                      const std::vector<LadderStage>& stages,
                                                       const LaneRows& rows,
                                                       std::int32_t microbatches) {
   std::vector<std::vector<std::uint8_t>> out(stages.size());
@@ -395,7 +124,7 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
 
   AdaptiveRun out;
   const std::size_t num_stages = calm.program.stages.size();
-  std::vector<PreparedStage> stages(num_stages);
+  std::vector<LadderStage> stages(num_stages);
   std::vector<OperatorGraph> graphs(num_stages);
   out.stages.resize(num_stages);
   out.actions.resize(num_stages);
@@ -434,10 +163,10 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
             return rung.choice[static_cast<std::size_t>(entry)] == action;
           });
         });
-    PreparedStage& stage = stages[s];
+    LadderStage& stage = stages[s];
     for (const Chunk& chunk : graph.chunks) {
       stage.chunks.push_back(
-          points_of(graph, chunk, catalogue, ladder, optional, moe_index, balanced, bound));
+          decision_points(graph, chunk, catalogue, ladder, optional, moe_index, balanced, bound));
     }
     charge_decisions(decision_ns, optional.graph);
     stage.optional_actions = optional.graph.optional_actions;
@@ -453,7 +182,7 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
       const AdaptivePlan::Stage& stage = out.plan.stages[s];
       stages[s].headroom = stage.headroom_bytes - stage.run_ahead_bytes;
     }
-    out.policy = std::make_unique<AdaptivePolicy>(out.program.schedule, stages);
+    out.policy = std::make_unique<LadderPolicy>(out.program.schedule, stages);
   };
   const auto decide = [&] {
     if (given == nullptr) {
@@ -474,10 +203,8 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
     decide();
   }
   if (given != nullptr) return out;
-  const LaneRows calm_rows(job, calm_routing(job, std::min(rows_bound, kCalmLoad)));
   for (int i = 0; i < kMostCalmTries; ++i) {
-    if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, calm_rows, out.plan))
-      break;
+    if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, out.plan)) break;
     set_policy();
   }
   return out;

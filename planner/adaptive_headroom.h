@@ -1,0 +1,26 @@
+// How much memory the adaptive policy's decisions share on each stage.
+#pragma once
+
+#include <vector>
+
+#include "hw_profiles/hardware_profile.h"
+#include "models/job.h"
+#include "planner/adaptive_plan.h"
+#include "planner/ladder_policy.h"
+#include "sim/policy.h"
+#include "sim/program.h"
+
+namespace tidemark {
+
+// What is left of a card under the most frugal plan and the plan's bound; what the allocator holds
+// beyond what is allocated counts as it is then, or under the lightest plan in calm. In a spike the
+// card may have to wait for its device.
+void measure_headroom(const Job& job, const HardwareProfile& profile, const Program& program,
+                      const std::vector<LadderStage>& stages, AdaptivePlan& plan);
+
+// Leaves of it what cards that decide by `policy` lack in calm while the CPU runs ahead, so that it
+// need not wait. Returns: whether any lacked something and has it.
+bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
+                             const Policy& policy, AdaptivePlan& plan);
+
+}  // namespace tidemark
