@@ -304,7 +304,7 @@ std::vector<std::int64_t> headrooms(const Job& job, const HardwareProfile& profi
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const Bytes unused =
         std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    out.push_back((segment_limit(profile) - frugal[s].peak - unused).value);
+    out.push_back((segment_limit(job, profile) - frugal[s].peak - unused).value);
   }
   return out;
 }
