@@ -278,6 +278,10 @@ HardwareProfile load_hardware_profile(const std::string& name_or_path) {
     profile.collectives->kind = read_kind(inner);
     profile.collectives->source = read_source(inner);
   });
+  json.optional_object("communicator_channels", [&](JsonReader& inner) {
+    profile.communicator_channels = CommunicatorChannels{
+        sourced_count(inner, "in_node"), sourced_count(inner, "per_card_between_nodes")};
+  });
   json.objects("allocator",
                [&](JsonReader& inner) { profile.allocator.push_back(read_allocator(inner)); });
   json.finish();

@@ -48,6 +48,12 @@ struct Fabric {
   SourcedNumber inter_node_latency_us;
 };
 
+// Channels of a communicator, on each of which the collective library connects every card.
+struct CommunicatorChannels {
+  SourcedNumber in_node;                 // where all ranks are on one node
+  SourcedNumber per_card_between_nodes;  // for each of the communicator's cards on a node
+};
+
 // Achieved shares of the bf16 peak, where no kernel was measured.
 struct KernelEfficiency {
   SourcedNumber gemm;  // of a matrix product whose output tiles fill every compute unit
@@ -166,6 +172,7 @@ struct HardwareProfile {
   std::optional<OperatorTable> operators;
   std::optional<Fabric> fabric;  // and of these two
   std::optional<CollectiveTable> collectives;
+  std::optional<CommunicatorChannels> communicator_channels;  // where the library is known
   std::vector<AllocatorConstants> allocator;
 
   Bytes capacity() const;

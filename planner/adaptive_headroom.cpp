@@ -53,7 +53,7 @@ void measure_headroom(const Job& job, const HardwareProfile& profile, const Prog
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const Bytes unused =
         std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    plan.stages[s].headroom_bytes = (segment_limit(profile) - frugal[s].peak - unused).value;
+    plan.stages[s].headroom_bytes = (segment_limit(job, profile) - frugal[s].peak - unused).value;
     plan.stages[s].run_ahead_bytes = 0;
   }
 }
@@ -66,7 +66,7 @@ bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, con
   bool lacked = false;
   for (std::size_t s = 0; s < memory.size(); ++s) {
     AdaptivePlan::Stage& stage = plan.stages[s];
-    const std::int64_t over = (memory[s].reserved - segment_limit(profile)).value;
+    const std::int64_t over = (memory[s].reserved - segment_limit(job, profile)).value;
     const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
     if (over <= 0 || left <= 0) continue;
     stage.run_ahead_bytes += std::min(over, left);

@@ -156,7 +156,7 @@ ManagedRun bagualu2_offload_run(const Job& job, const HardwareProfile& profile) 
     }
     const std::int64_t beside = least[s].reserved.value - stage.in_flight * stays;
     stages[s].limit =
-        static_cast<double>(std::max<std::int64_t>(0, segment_limit(profile).value - beside));
+        static_cast<double>(std::max<std::int64_t>(0, segment_limit(job, profile).value - beside));
   }
   ManagedRun out;
   out.actions = offloads.names();

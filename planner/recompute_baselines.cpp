@@ -143,7 +143,7 @@ ManagedRun adapipe_run(const Job& job, const HardwareProfile& profile, double ro
     const ActionProgram::Stage& stage = planned.program.stages[s];
     AdaPipeProblem problem;
     problem.stages = stage.in_flight;  // what a first stage of so many would hold
-    problem.capacity_bytes = segment_limit(profile).value - planned.least[s];
+    problem.capacity_bytes = segment_limit(job, profile).value - planned.least[s];
     AdaPipeLayer& all = problem.layers.emplace_back();
     for (std::size_t e = 0; e < stage.action_of.size(); ++e) {
       if (!planned.may_run_again(s, e)) continue;
@@ -163,7 +163,7 @@ ManagedRun adapipe_run(const Job& job, const HardwareProfile& profile, double ro
 ManagedRun adaptive_recompute_run(const Job& job, const HardwareProfile& profile, double rows) {
   Planned planned = plan_for(job, profile, rows);
   const std::size_t stages = planned.least.size();
-  const std::int64_t limit = segment_limit(profile).value;
+  const std::int64_t limit = segment_limit(job, profile).value;
   std::vector<std::vector<LayerKind>> kinds;
   std::vector<std::int64_t> fits;      // [stage]: memory that a plan fits with; 0: all run again
   std::vector<std::int64_t> too_much;  // [stage]

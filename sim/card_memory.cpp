@@ -46,6 +46,19 @@ bool records(Stream stream, bool collectives_record) {
   }
 }
 
+// In bf16; 0: the operator computes no weight gradient.
+std::int64_t weight_gradient_bytes(const Operator& op) {
+  if (const auto* product = std::get_if<GemmWork>(&op.work)) {
+    if (product->pass != Pass::kBackwardWeight) return 0;
+    return kBf16Bytes * product->shape.out_features * product->shape.in_features;
+  }
+  if (const auto* product = std::get_if<GroupedGemmWork>(&op.work)) {
+    if (product->pass != Pass::kBackwardWeight) return 0;
+    return kBf16Bytes * product->out_features * product->in_features;
+  }
+  return 0;
+}
+
 // How the streams of a stage touch a storage.
 struct StreamUse {
   int pool = kMainPool;          // of the stream that was current when it was allocated
@@ -136,6 +149,9 @@ class Replay {
 
   void keep(ResidentSince since) {
     for (const ResidentItem& item : card_.resident) {
+      if (item.since == ResidentSince::kFirstGradient && since == ResidentSince::kFirstUse) {
+        for (std::int64_t request : item.requests) awaited_.push_back({request, item.name});
+      }
       if (item.since != since) continue;
       for (std::int64_t request : item.requests) allocate(request, {item.name});
     }
@@ -175,6 +191,7 @@ class Replay {
       const MemoryEvent& e = events[i];
       event_ = static_cast<std::int64_t>(i);
       if (card_.clock != nullptr) advance_clock(e);
+      if (!awaited_.empty()) keep_gradients_before(e);
       if (e.allocates) {
         reuse_finished();
         const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
@@ -189,6 +206,7 @@ class Replay {
       if (event_ == last) return;
     }
     event_ = -1;
+    for (const Awaited& a : std::exchange(awaited_, {})) allocate(a.bytes, {a.name});
     // The optimizer step waits for the device.
     now_ns_ = std::numeric_limits<std::int64_t>::max();
     reuse_finished();
@@ -209,6 +227,12 @@ class Replay {
     std::string_view name;
     std::int32_t layer = -1;
     std::int32_t microbatch = -1;
+  };
+
+  // What is kept from the first gradient of a weight of that size on.
+  struct Awaited {
+    std::int64_t bytes = 0;
+    std::string_view name;
   };
 
   // A freed block that a communicator has not finished with; the first done comes out first.
@@ -303,6 +327,27 @@ class Replay {
     }
   }
 
+  // A gradient is kept when its operator has all it writes, before it frees anything.
+  void keep_gradients_before(const MemoryEvent& e) {
+    const Slot* slot = std::get_if<Slot>(&card_.steps[static_cast<std::size_t>(e.step)]);
+    if (slot == nullptr) return;
+    if (e.step != gradient_step_) {
+      gradient_step_ = e.step;
+      gradient_op_ = 0;
+    }
+    const std::vector<IssuedOperator>& ops = operators_.of(*slot);
+    for (const std::int32_t end = e.op + (e.allocates ? 0 : 1); gradient_op_ < end;
+         ++gradient_op_) {
+      const auto issued = static_cast<std::size_t>(gradient_op_);
+      const std::int64_t bytes =
+          weight_gradient_bytes(card_.graph.at(static_cast<std::size_t>(ops[issued].index)));
+      const auto kept = std::ranges::find(awaited_, bytes, &Awaited::bytes);
+      if (kept == awaited_.end()) continue;
+      allocate(kept->bytes, {kept->name});
+      awaited_.erase(kept);
+    }
+  }
+
   CachingAllocator::Handle& slot(std::int32_t storage, std::int64_t microbatch) {
     return live_[static_cast<std::size_t>(microbatch) * card_.graph.storages.size() +
                  static_cast<std::size_t>(storage)];
@@ -324,6 +369,9 @@ class Replay {
   std::vector<CachingAllocator::Handle> left_over_;  // [storage], of the previous iteration
   std::vector<std::int64_t> moe_index_;              // [layer]
   std::vector<CachingAllocator::Handle> gradient_copies_;
+  std::vector<Awaited> awaited_;
+  std::int32_t gradient_step_ = -1;  // how far gradients were looked for
+  std::int32_t gradient_op_ = 0;
   Bytes peak_in_pass_;
   std::int64_t alloc_retries_ = 0;
   std::int64_t event_ = -1;

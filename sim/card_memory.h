@@ -3,7 +3,8 @@
 //
 // Start-up as Megatron does it: every weight by itself, the contiguous buffers they move into, then
 // the optimizer's main parameters, each cloned in bf16 first. What libraries and frameworks keep
-// for ever is allocated when the first iteration begins; the moments in its optimizer step, after
+// for ever is allocated when the first iteration begins, dummy gradients with the first gradient of
+// a weight of their size, from what is free by then; the moments in its optimizer step, after
 // the fp32 copies of gradients that an optimizer may make, which go when the next iteration begins.
 //
 // Where collectives record streams (see AllocatorConstants), a block that one has used is reused

@@ -96,11 +96,12 @@ std::vector<ResidentItem> resident_memory(const Job& job, const HardwareProfile&
   add("optimizer moments", moments, "TE FusedAdam, first step", ResidentSince::kOptimizerStep);
 
   if (o.gradient_accumulation_fusion && !kwai) {  // Kwai's linears return no weight gradient
-    add("dummy weight gradients", dummy_gradients(job, weights), "TE module/base.py");
+    add("dummy weight gradients", dummy_gradients(job, weights), "TE module/base.py",
+        ResidentSince::kFirstGradient);
     if (last && !makes_temporary_output_gradient(job.versions)) {
       const std::int64_t vocabulary = m.padded_vocab_size(job.layout.tensor) / job.layout.tensor;
       add("output layer's dummy gradient", {kBf16 * vocabulary * h},
-          "Megatron tensor_parallel/layers.py");
+          "Megatron tensor_parallel/layers.py", ResidentSince::kFirstGradient);
     }
   }
 

@@ -15,6 +15,7 @@ enum class ResidentSince : std::uint8_t {
   kStartUp,        // model and optimizer are built
   kFirstUse,       // in the first iteration
   kOptimizerStep,  // the first one
+  kFirstGradient,  // of a weight of that size
 };
 
 struct ResidentItem {

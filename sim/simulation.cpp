@@ -12,6 +12,11 @@
 namespace tidemark {
 namespace {
 
+Bytes left_of(Bytes capacity, const std::vector<OutsideItem>& outside) {
+  for (const OutsideItem& item : outside) capacity -= item.bytes;
+  return capacity;
+}
+
 // Catches when the operator of each stage's peak starts, and passes everything on.
 class PeakWatch : public Recorder {
  public:
@@ -153,10 +158,8 @@ std::vector<ResidentItem> resident_items(const Job& job, const HardwareProfile& 
   return items;
 }
 
-Bytes segment_limit(const HardwareProfile& profile) {
-  if (!profile.context_gib) return profile.capacity();
-  return profile.capacity() - Bytes(static_cast<std::int64_t>(profile.context_gib->value *
-                                                              static_cast<double>(kGiB.value)));
+Bytes segment_limit(const Job& job, const HardwareProfile& profile) {
+  return left_of(profile.capacity(), outside_memory(job, profile));
 }
 
 bool records_streams(const Job& job, const HardwareProfile& profile) {
@@ -168,6 +171,8 @@ Bytes StageResult::lane_peak(std::int64_t lane) const {
   return card.memory.peak - memory.lanes[static_cast<std::size_t>(hottest_lane)].bytes +
          memory.lanes[static_cast<std::size_t>(lane)].bytes;
 }
+
+Bytes SimulationResult::limit() const { return left_of(capacity, outside); }
 
 std::size_t SimulationResult::tightest() const {
   const auto it = std::max_element(stages.begin(), stages.end(),
@@ -241,7 +246,7 @@ Simulation simulate(const Job& given, const HardwareProfile& profile, const Rout
   Simulation out{std::move(program), LaneRows(job, routing), {}};
   SimulationResult& r = out.result;
   r.capacity = profile.capacity();
-  r.reserved_outside = r.capacity - segment_limit(profile);
+  r.outside = outside_memory(job, profile);
   r.stages.resize(out.program.stages.size());
   parallel_for(r.stages.size(), [&](std::size_t stage) {
     r.stages[stage] =

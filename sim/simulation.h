@@ -11,6 +11,7 @@
 #include "sim/card_memory.h"
 #include "sim/lane_engine.h"
 #include "sim/memory_profile.h"
+#include "sim/outside_memory.h"
 #include "sim/program.h"
 #include "sim/resident_memory.h"
 
@@ -60,13 +61,13 @@ struct IterationResult {
 struct SimulationResult {
   IterationResult iteration;
   std::vector<StageResult> stages;
-  Bytes capacity;          // of a card
-  Bytes reserved_outside;  // context of the driver, outside the allocator
+  Bytes capacity;                    // of a card
+  std::vector<OutsideItem> outside;  // what PyTorch's allocator does not count
 
   // The stage that reserves most.
   std::int64_t tightest_stage() const { return static_cast<std::int64_t>(tightest()); }
   // What segments may take together.
-  Bytes limit() const { return capacity - reserved_outside; }
+  Bytes limit() const;
   // The limit less the most that a card reserves. Negative: the job does not fit.
   Bytes headroom() const { return limit() - stages[tightest()].card.memory.reserved; }
   bool fits() const;
@@ -89,7 +90,7 @@ std::vector<ResidentItem> resident_items(const Job& job, const HardwareProfile& 
                                          const StageProgram& program, std::int64_t stage,
                                          std::int64_t optimizer_rank = 0);
 // What a card's segments may take together.
-Bytes segment_limit(const HardwareProfile& profile);
+Bytes segment_limit(const Job& job, const HardwareProfile& profile);
 // Whether the allocator keeps freed blocks until another stream is done with them.
 bool records_streams(const Job& job, const HardwareProfile& profile);
 

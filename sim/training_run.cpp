@@ -47,7 +47,7 @@ struct TrainingRun::Impl {
         policy(decides),
         units(static_cast<std::size_t>(evaluated_units)),
         lanes(static_cast<std::size_t>(program.lanes)),
-        limit(segment_limit(profile)),
+        limit(segment_limit(job, profile)),
         records(records_streams(job, profile) || decides != nullptr) {
     stages.resize(program.stages.size());
     parallel_for(stages.size(), [&](std::size_t s) {

@@ -90,6 +90,19 @@ std::string resident_text(const Explanation& e) {
          "[calibrated]: a constant fitted on measured runs or assumed, not derived.\n";
 }
 
+std::string outside_text(const SimulationResult& result) {
+  TextTable table({{"outside PyTorch's allocator", Align::kLeft},
+                   {"bytes"},
+                   {"size"},
+                   {"rule from", Align::kLeft}});
+  for (const OutsideItem& item : result.outside) {
+    table.add_row({item.name, grouped_text(item.bytes.value), mib_text(item.bytes), item.source});
+  }
+  const Bytes all = result.capacity - result.limit();
+  table.add_row({"not for segments", grouped_text(all.value), mib_text(all), ""});
+  return table.text();
+}
+
 std::string live_text(const Explanation& e) {
   TextTable table({{"live at the peak", Align::kLeft}, {"copies"}, {"size"}, {"share"}});
   constexpr std::size_t kShown = 20;
@@ -276,7 +289,7 @@ Report run_explain(const Arguments& arguments) {
   for (const auto& section : {resident_text, live_text, kept_text, remedies_text}) {
     report.text += "\n" + section(explanation);
   }
-  report.text += warnings_text(input.job);
+  report.text += "\n" + outside_text(simulation.result) + warnings_text(input.job);
   return report;
 }
 

@@ -282,6 +282,10 @@ void add_simulation(nlohmann::ordered_json& result, const JobInput& input,
                        {"stage", verdict.stage},
                        {"headroom_bytes", verdict.headroom.value},
                        {"text", verdict.text}};
+  result["outside_allocator"] = nlohmann::ordered_json::array();
+  for (const OutsideItem& item : simulation.result.outside) {
+    result["outside_allocator"].push_back({{"name", item.name}, {"bytes", item.bytes.value}});
+  }
   result["iteration"] = iteration_json(simulation.result.iteration);
   result["stages"] = nlohmann::ordered_json::array();
   for (std::int64_t stage = 0; stage < std::ssize(simulation.result.stages); ++stage) {

@@ -21,7 +21,7 @@ const Job& small_job() {
 
 HardwareProfile card_of(Bytes segments) {
   HardwareProfile profile = load_hardware_profile("bw1000");
-  const Bytes outside = profile.capacity() - segment_limit(profile);
+  const Bytes outside = profile.capacity() - segment_limit(small_job(), profile);
   profile.capacity_gib.value =
       static_cast<double>((segments + outside).value) / static_cast<double>(kGiB.value);
   return profile;
@@ -66,7 +66,7 @@ TEST(BaGuaLu2Policy, KeepsTheFirstStageWithinACardThatLacksSome) {
   const UnitDecisions decisions{run.policy->decide(0, rows_at(1)),
                                 run.policy->decide(1, rows_at(1))};
   const auto memory = decided_memory(small_job(), card, run.program, rows_at(1), decisions);
-  EXPECT_LE(memory[0].reserved, segment_limit(card));
+  EXPECT_LE(memory[0].reserved, segment_limit(small_job(), card));
 }
 
 TEST(BaGuaLu2Policy, LeavesTheLastChunkAlone) {

@@ -1,6 +1,7 @@
 #include "sim/card_memory.h"
 
 #include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -47,6 +48,10 @@ class OneCard {
     }
     return clock;
   }
+  // When the second iteration begins.
+  AllocatorSnapshot snapshot() const {
+    return snapshot_card({job_, stage_, graph(), steps(), sequence_, resident_, rows_}, -1);
+  }
   Bytes resident_bytes() const {
     Bytes sum;
     for (const ResidentItem& item : resident_) sum += item.bytes;
@@ -89,6 +94,28 @@ TEST(ReplayCard, MomentsComeWithTheFirstOptimizerStep) {
   const CardMemory m = card.replay().memory;
   EXPECT_EQ(m.after_first_iteration, m.after_iteration);
   EXPECT_GE(m.peak_first_iteration, m.after_first_iteration);
+}
+
+TEST(ReplayCard, ADummyGradientTakesWhatTheFirstBackwardHasFreed) {
+  Job job = qwen3_8b();
+  job.versions.megatron_core = {0, 16};
+  job.versions.transformer_engine = {2, 10};
+  // The output layer's, bf16, made when the loss has freed its fp32 logits: twice as many bytes for
+  // a token, 4,096 tokens against a width of 4,096. Nothing smaller that is free holds it.
+  const std::int64_t vocabulary = job.model.padded_vocab_size(2) / 2;
+  const std::int64_t logits = round_up(4 * 4096 * vocabulary, 2 << 20);
+  const AllocatorSnapshot snapshot = OneCard(job, 0).snapshot();
+  std::vector<std::int64_t> segments;
+  for (const SnapshotSegment& segment : snapshot.segments) {
+    for (const SnapshotBlock& block : segment.blocks) {
+      if (block.owner < 0) continue;
+      const BlockOwner& owner = snapshot.owners[static_cast<std::size_t>(block.owner)];
+      if (owner.name != "output layer's dummy gradient") continue;
+      EXPECT_EQ(block.requested, 2 * 4096 * vocabulary);
+      segments.push_back(segment.size());
+    }
+  }
+  EXPECT_EQ(segments, std::vector<std::int64_t>{logits});
 }
 
 TEST(ReplayCard, Fp32CopiesOfGradientsLiveFromTheStepToTheNextIteration) {

@@ -87,7 +87,7 @@ TEST(FixedRun, GivesUpTheSameInEveryIteration) {
   }
   EXPECT_GT(taken, 0);
   for (const CardMemory& memory : decided_memory(job, card, run.program, worst, decisions)) {
-    EXPECT_LE(memory.reserved, segment_limit(card));
+    EXPECT_LE(memory.reserved, segment_limit(job, card));
   }
 }
 

@@ -163,7 +163,7 @@ TEST(PagedStash, TheSecondPassMayRunOutOfMemory) {
   ASSERT_LT(first.peak_reserved, second.peak_reserved);
   HardwareProfile card = profile();
   const Bytes between = (first.peak_reserved + second.peak_reserved) / 2;
-  const Bytes outside = card.capacity() - segment_limit(card);
+  const Bytes outside = card.capacity() - segment_limit(small_job(), card);
   card.capacity_gib.value =
       static_cast<double>((between + outside).value) / static_cast<double>(kGiB.value);
   PagedStashRun run = paged_stash_run(small_job(), card, stash);

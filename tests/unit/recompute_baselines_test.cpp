@@ -22,7 +22,7 @@ constexpr Build kBoth[] = {adapipe_run, adaptive_recompute_run};
 
 HardwareProfile card_of(Bytes segments) {
   HardwareProfile profile = load_hardware_profile("bw1000");
-  const Bytes outside = profile.capacity() - segment_limit(profile);
+  const Bytes outside = profile.capacity() - segment_limit(small_moe_job(8, 6), profile);
   profile.capacity_gib.value =
       static_cast<double>((segments + outside).value) / static_cast<double>(kGiB.value);
   return profile;
@@ -75,7 +75,7 @@ TEST(RecomputeBaselines, FitTheCardUnderTheLoadThatTheyPlanFor) {
     const ManagedRun run = build(sizes().job, card, kLoad);
     const UnitDecisions decisions = decisions_of(run);
     const auto memory = decided_memory(sizes().job, card, run.program, sizes().rows, decisions);
-    EXPECT_LE(most_reserved(memory), segment_limit(card));
+    EXPECT_LE(most_reserved(memory), segment_limit(sizes().job, card));
     EXPECT_GT(taken(decisions[0]) + taken(decisions[1]), 0);
     for (const StageDecisions& d : decisions) {
       for (std::int32_t a = 0; a < d.actions; ++a) {
@@ -110,7 +110,8 @@ TEST(RecomputeBaselines, TheVendorsGivesEveryStageTheSameShareOfItsMemory) {
       const std::int32_t action = p.stages[s].action_of[e];
       if (action >= 0 && !decisions[s].takes(0, action)) saved += p.stages[s].freed(e).at(rows);
     }
-    EXPECT_LE(saved, (segment_limit(card) - least[s].reserved).value / 2) << "of two stages";
+    EXPECT_LE(saved, (segment_limit(sizes().job, card) - least[s].reserved).value / 2)
+        << "of two stages";
   }
 }
 

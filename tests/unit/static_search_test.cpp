@@ -88,7 +88,7 @@ TEST(StaticSearch, FindsTheFastestOfAllThatFit) {
   const std::vector<Simulated> all = all_settings();
   const auto [least, most] = std::ranges::minmax(all, {}, &Simulated::reserved);
   const HardwareProfile any = card_of(1000);
-  const Bytes outside = any.capacity() - segment_limit(any);
+  const Bytes outside = any.capacity() - segment_limit(small_job(), any);
 #ifdef __SANITIZE_ADDRESS__
   const std::vector<std::int64_t> shares{50};
 #else
