@@ -13,6 +13,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 1000;  // picoseconds of a nanosecond
 constexpr int kDualSteps = 60;
 constexpr double kFlat = 1e-9;
+constexpr double kFree = 1e-6;       // cost multipliers below come from the ascent's tiny prices
 constexpr double kRounding = 1e-13;  // of sums of a few hundred doubles, relative
 
 double round_up_to_unit(double x) { return std::ceil(x / kUnit) * kUnit; }
@@ -49,10 +50,9 @@ LaneOutcome LaneSolver::solve(const LaneProblem& problem, std::int64_t cutoff_ns
 }
 
 // In rounds, each for plans up to four times as far above the bound as the round before: the first
-// plan found is then near the optimum, and with such a target a search is short. Without a first
-// plan any will do.
+// plan found is then near the optimum, and with such a target a search is short.
 void LaneSolver::search(double bound) {
-  for (double share = found_ ? 1.0 / 16 : 1;; share *= 4) {
+  for (double share = 1.0 / 16;; share *= 4) {
     const double wanted = target_;
     const double tried = std::min(wanted, std::round(best_bound_ + share * (wanted - best_bound_)));
     target_ = tried;
@@ -224,19 +224,31 @@ void LaneSolver::accept() {
 // optimum, rounded and repaired, as a first plan.
 //
 // If the relaxation costs nothing, its multipliers are zero and tell no action from another. Then
-// they come from the relaxation in which the cost rows' multipliers sum to one, which minimizes
-// the greatest excess over the limits, here negative.
+// they come from the one that minimizes the greatest excess of a cost row, here negative. If its
+// rounding cannot be repaired, that of the one which leaves the most of the resources may be.
 double LaneSolver::bound_root() {
-  double bound = 0;
-  for (const bool normed : {false, true}) {
-    ascend(normed);
+  ascend(Relaxation::kCost);
+  round_relaxation();
+  relaxed_ = counts_;
+  set_multipliers();
+  double bound = evaluate();
+  best_bound_ = std::max(0.0, bound);
+  if (prunes(best_bound_)) return bound;
+  repair();
+  if (group_begin_[0] < num_rows_ && !prunes(best_bound_) &&
+      std::all_of(y_.begin() + group_begin_[0], y_.end(), [](double y) { return y < kFree; })) {
+    ascend(Relaxation::kExcess);
     round_relaxation();
+    relaxed_ = counts_;
+    set_multipliers();
     bound = evaluate();
-    best_bound_ = std::max(best_bound_, bound);
-    if (!prunes(best_bound_)) repair();
-    const bool free =
-        std::all_of(y_.begin() + group_begin_[0], y_.end(), [](double y) { return y < 1e-6; });
-    if (!free || prunes(best_bound_) || group_begin_[0] == num_rows_) break;
+    repair();
+  }
+  if (!found_ && group_begin_[0] > 0) {
+    ascend(Relaxation::kRoom);
+    round_relaxation();
+    evaluate();
+    repair();
   }
   return bound;
 }
@@ -245,11 +257,9 @@ double LaneSolver::bound_root() {
 // piecewise linear bound. At a vertex as many hyperplanes meet as there are rows: a multiplier is
 // zero, a cost group's multipliers sum to one, or two actions of a class cost the same. An edge
 // leaves one of them; along it the bound rises until enough classes have changed their cheapest
-// action, and the hyperplane there replaces the one left. No rising edge: the top.
-//
-// `normed`: on the hyperplane on which all cost rows' multipliers sum to one. Requires then: a
-// cost row.
-void LaneSolver::ascend(bool normed) {
+// action, and the hyperplane there replaces the one left. No rising edge: the top. Relaxations that
+// keep some multipliers at zero or at a sum of one never leave those hyperplanes.
+void LaneSolver::ascend(Relaxation relaxation) {
   const LaneProblem& p = *problem_;
   const auto rows = static_cast<std::size_t>(num_rows_);
   const auto actions = static_cast<std::size_t>(p.num_actions());
@@ -261,10 +271,17 @@ void LaneSolver::ascend(bool normed) {
     planes_[r] = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
     edges_[r * rows + r] = 1;
   }
-  if (normed) {
-    planes_[first_cost] = {Plane::kNormed, 0, 0, 0};
-    z_[first_cost] = 1;
-    for (std::size_t r = first_cost; r < rows; ++r) edges_[r * rows + first_cost] = -1;
+  std::size_t normed = rows;
+  if (relaxation == Relaxation::kExcess) normed = first_cost;
+  if (relaxation == Relaxation::kRoom) {
+    normed = 0;
+    for (std::size_t r = first_cost; r < rows; ++r) planes_[r].kind = Plane::kKept;
+  }
+  if (normed < rows) {
+    const std::size_t end = normed < first_cost ? first_cost : rows;
+    for (std::size_t r = normed + 1; r < end; ++r) edges_[r * rows + normed] = -1;
+    planes_[normed].kind = Plane::kKept;
+    z_[normed] = 1;
   }
   for (std::size_t a = 0; a < actions; ++a) {
     const double* row = scaled_.data() + a * rows;
@@ -273,7 +290,7 @@ void LaneSolver::ascend(bool normed) {
     // At zero all actions cost the same: a vertex of too many hyperplanes. Tiny prices part them.
     const double golden = 0.618 * static_cast<double>(a);
     reduced_[a] = 1e-7 * (price + 1e-3 * (golden - std::floor(golden)));
-    if (normed) reduced_[a] += row[first_cost];
+    if (normed < rows) reduced_[a] += row[normed];
   }
   slope_.resize(rows);
   const double unit = std::max(1.0, worst_);
@@ -291,8 +308,12 @@ void LaneSolver::ascend(bool normed) {
   for (int step = 0; step < kDualSteps; ++step) {
     if (!follow_edge()) break;
   }
-  // The bound holds if no group's multipliers sum to more than one.
-  double most = normed ? 0 : 1;
+}
+
+// y_ of z_, scaled so that a cost group's sum to one at most, for which the bound holds, and where
+// costs count one group's do.
+void LaneSolver::set_multipliers() {
+  double most = 0;
   for (int g = 0; g < kNumCostGroups; ++g) {
     double sum = 0;
     for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
@@ -300,7 +321,8 @@ void LaneSolver::ascend(bool normed) {
     }
     most = std::max(most, sum);
   }
-  for (std::size_t r = 0; r < rows; ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r] / most;
+  if (most < kFree) most = 1;
+  for (std::size_t r = 0; r < y_.size(); ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r] / most;
 }
 
 // counts_ of the linear relaxation's optimum, rounded: at the top, the slope along an edge that
@@ -337,6 +359,8 @@ bool LaneSolver::follow_edge() {
   double sign = 1;
   double steepest = kFlat;
   for (std::size_t i = 0; i < rows; ++i) {
+    const Plane& plane = planes_[i];
+    if (plane.kind == Plane::kKept) continue;
     const double* edge = edges_.data() + i * rows;
     double rise = 0;
     double length = 0;
@@ -345,8 +369,6 @@ bool LaneSolver::follow_edge() {
       length += edge[r] * edge[r];
     }
     length = std::sqrt(length);
-    const Plane& plane = planes_[i];
-    if (plane.kind == Plane::kNormed) continue;
     double forward = rise;
     double backward = -rise;
     if (plane.kind == Plane::kTie) {
@@ -624,6 +646,16 @@ void LaneSolver::find_core(double bound) {
     const double y = spread_[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   });
+  num_dearer_.assign(action_order_.size(), 0);
+  for (const std::int32_t c : class_order_) {
+    const std::int32_t first = p.first_action[static_cast<std::size_t>(c)];
+    std::int32_t sum = 0;
+    for (std::int32_t i = first + num_left_[static_cast<std::size_t>(c)] - 1; i >= first; --i) {
+      const auto place = static_cast<std::size_t>(i);
+      num_dearer_[place] = sum;
+      sum += relaxed_[static_cast<std::size_t>(action_order_[place])];
+    }
+  }
   const std::size_t n = class_order_.size();
   least_.assign((n + 1) * rows, 0);
   for (std::size_t d = n; d-- > 0;) {
@@ -650,8 +682,9 @@ void LaneSolver::branch_class(std::size_t depth, const double* used, double boun
   branch_action(depth, 0, problem_->count[c], used, bound);
 }
 
-// `left` storages of the class take its action at `rank` or dearer ones: first all take it, then
-// all but one, and so on. Requires: the bound counts them with the action at `rank`.
+// `left` storages of the class take its action at `rank` or dearer ones: first as many take dearer
+// ones as in the relaxation, then more, then fewer. Requires: the bound counts all of them with the
+// action at `rank`.
 void LaneSolver::branch_action(std::size_t depth, std::int32_t rank, std::int32_t left,
                                const double* used, double bound) {
   if (++nodes_ > max_nodes_) {
@@ -661,28 +694,30 @@ void LaneSolver::branch_action(std::size_t depth, std::int32_t rank, std::int32_
   const auto rows = static_cast<std::size_t>(num_rows_);
   const auto c = static_cast<std::size_t>(class_order_[depth]);
   const auto place = static_cast<std::size_t>(problem_->first_action[c] + rank);
-  const std::int32_t action = action_order_[place];
-  const double* row = row_of(action);
+  const auto action = static_cast<std::size_t>(action_order_[place]);
+  const bool dearest = rank + 1 == num_left_[c];
+  const double step =
+      dearest ? 0 : reduced_[static_cast<std::size_t>(action_order_[place + 1])] - reduced_[action];
+  const double* row = row_of(action_order_[place]);
   double* with = stack_.data() + place * rows;
-  std::int32_t& count = counts_[static_cast<std::size_t>(action)];
-  const auto take = [&](std::int32_t n) {
-    count = n;
-    const double times = n;
+  const auto visit = [&](std::int32_t dearer) {
+    counts_[action] = left - dearer;
+    const double times = left - dearer;
     for (std::size_t r = 0; r < rows; ++r) with[r] = used[r] + times * row[r];
-  };
-  take(left);
-  if (can_finish(depth + 1, with)) branch_class(depth + 1, with, bound);
-  if (rank + 1 < num_left_[c]) {
-    const auto reduced = [&](std::size_t i) {
-      return reduced_[static_cast<std::size_t>(action_order_[i])];
-    };
-    const double step = reduced(place + 1) - reduced(place);
-    for (std::int32_t n = 1; n <= left && !out_of_nodes_ && !prunes(bound + n * step); ++n) {
-      take(left - n);
-      branch_action(depth, rank + 1, n, with, bound + n * step);
+    if (dearer > 0) {
+      branch_action(depth, rank + 1, dearer, with, bound + dearer * step);
+    } else if (can_finish(depth + 1, with)) {
+      branch_class(depth + 1, with, bound);
     }
+  };
+  const std::int32_t most = dearest ? 0 : left;
+  const std::int32_t first = std::min(most, num_dearer_[place]);
+  const auto open = [&](std::int32_t n) { return !out_of_nodes_ && !prunes(bound + n * step); };
+  for (std::int32_t n = first; n <= most && open(n); ++n) visit(n);
+  for (std::int32_t n = first - 1; n >= 0; --n) {
+    if (open(n)) visit(n);
   }
-  count = 0;
+  counts_[action] = 0;
 }
 
 // Whether the classes from `depth` on could make a wanted plan, each row taken alone.

@@ -69,17 +69,25 @@ class LaneSolver {
   // A hyperplane of the space of multipliers.
   struct Plane {
     enum Kind : std::uint8_t {
-      kZero,    // multiplier `index` is 0
-      kWhole,   // those of cost group `index` sum to 1
-      kNormed,  // those of all cost groups sum to 1
-      kTie,     // actions `cheap` and `dear` of class `index` cost the same
+      kZero,   // multiplier `index` is 0
+      kWhole,  // those of cost group `index` sum to 1
+      kKept,   // of the relaxation: never left
+      kTie,    // actions `cheap` and `dear` of class `index` cost the same
     } kind;
     std::int32_t index, cheap, dear;
   };
 
+  // What the linear relaxation minimizes.
+  enum class Relaxation : std::uint8_t {
+    kCost,    // the objective
+    kExcess,  // the greatest excess of a cost row: their multipliers sum to 1
+    kRoom,    // the greatest excess of a resource, as a part of its range; costs do not count
+  };
+
   void search(double bound);
   double bound_root();
-  void ascend(bool normed);
+  void ascend(Relaxation relaxation);
+  void set_multipliers();
   bool follow_edge();
   bool in_basis(Plane::Kind kind, std::size_t index) const;
   void find_next(std::size_t storage_class);
@@ -131,8 +139,10 @@ class LaneSolver {
   std::vector<double> reduced_;     // [action]
   std::vector<std::int32_t> pick_;  // [class]: cheapest action
   std::vector<std::int32_t> counts_, best_;  // [action]
+  std::vector<std::int32_t> relaxed_;        // [action]: counts of the relaxation, rounded
   std::vector<std::int32_t> class_order_;    // [depth]
   std::vector<std::int32_t> action_order_;   // [action]: of a class, by reduced cost
+  std::vector<std::int32_t> num_dearer_;     // [place in action_order_]: relaxed, after the action
   std::vector<std::int32_t> num_left_;       // [class]: actions in the core
   std::vector<double> least_;                // [depth * num_rows + row]: of what is left
   std::vector<double> stack_;                // [depth * num_rows + row]: used so far
