@@ -57,7 +57,8 @@ void LaneSolver::search(double bound) {
     const double tried = std::min(wanted, std::round(best_bound_ + share * (wanted - best_bound_)));
     target_ = tried;
     find_core(bound);
-    branch_class(0, stack_.data() + stack_.size() - num_rows_, bound);
+    const double* decided = stack_.data() + stack_.size() - num_rows_;
+    if (can_finish(0, decided)) branch_class(0, decided, bound);
     if (out_of_nodes_ || target_ < tried || tried == wanted) return;
     target_ = wanted;
     best_bound_ = tried;
