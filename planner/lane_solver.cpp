@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace tidemark {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kUnit = 1000;  // picoseconds of a nanosecond
 constexpr int kDualSteps = 60;
 constexpr double kFlat = 1e-9;
+constexpr double kFree = 1e-6;       // cost multipliers below come from the ascent's tiny prices
 constexpr double kRounding = 1e-13;  // of sums of a few hundred doubles, relative
 
 double round_up_to_unit(double x) { return std::ceil(x / kUnit) * kUnit; }
@@ -32,11 +35,8 @@ LaneOutcome LaneSolver::solve(const LaneProblem& problem, std::int64_t cutoff_ns
   target_ = cutoff_ns == kNoCutoff ? worst_
                                    : std::min(worst_, kUnit * static_cast<double>(cutoff_ns - 1));
   if (fits_alone()) {
-    ascend();
-    if (!prunes(best_bound_)) {
-      order_classes();
-      branch_class(0, best_bound_);
-    }
+    const double bound = bound_root();
+    if (!prunes(best_bound_)) search(bound);
   }
   LaneOutcome out;
   out.found = found_;
@@ -47,6 +47,22 @@ LaneOutcome LaneSolver::solve(const LaneProblem& problem, std::int64_t cutoff_ns
   out.bound_ns =
       found_ && out.complete ? out.objective_ns : to_ns(std::max(0.0, best_bound_ - 0.5));
   return out;
+}
+
+// In rounds, each for plans up to four times as far above the bound as the round before: the first
+// plan found is then near the optimum, and with such a target a search is short.
+void LaneSolver::search(double bound) {
+  for (double share = 1.0 / 16;; share *= 4) {
+    const double wanted = target_;
+    const double tried = std::min(wanted, std::round(best_bound_ + share * (wanted - best_bound_)));
+    target_ = tried;
+    find_core(bound);
+    const double* decided = stack_.data() + stack_.size() - num_rows_;
+    if (can_finish(0, decided)) branch_class(0, decided, bound);
+    if (out_of_nodes_ || target_ < tried || tried == wanted) return;
+    target_ = wanted;
+    best_bound_ = tried;
+  }
 }
 
 // Drops rows that cannot bind whatever is chosen.
@@ -111,26 +127,33 @@ void LaneSolver::prepare() {
     scale_[k] = resource ? std::max(1.0, worst_) / scale_[k] : 1;
   }
   y_.assign(kept, 0);
-  best_y_.assign(kept, 0);
+  const double unit = std::max(1.0, worst_);
+  scaled_.resize(num_actions * kept);
+  for (std::size_t a = 0; a < num_actions; ++a) {
+    for (std::size_t k = 0; k < kept; ++k) {
+      scaled_[a * kept + k] = usage_[a * kept + k] * scale_[k] / unit;
+    }
+  }
   used_.assign(kept, 0);
   reduced_.assign(num_actions, 0);
+  change_.resize(num_actions);
+  next_.resize(p.count.size());
+  next_at_.resize(p.count.size());
   counts_.assign(num_actions, 0);
   best_.assign(num_actions, 0);
   pick_.assign(p.count.size(), 0);
 }
 
-bool LaneSolver::feasible(const double* used) const {
+// Infinite if a resource is short.
+double LaneSolver::cost(const double* used) const {
   for (std::int32_t r = 0; r < group_begin_[0]; ++r) {
-    if (used[r] > limit_[static_cast<std::size_t>(r)]) return false;
+    if (used[r] > limit_[static_cast<std::size_t>(r)]) return kInfinity;
   }
-  return true;
-}
-
-double LaneSolver::objective(const double* used) const {
   double sum = 0;
-  for (int g = 0; g < kNumCostGroups; ++g) {
+  std::int32_t r = group_begin_[0];
+  for (int g = 1; g <= kNumCostGroups; ++g) {
     double worst = 0;
-    for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
+    for (; r < group_begin_[g]; ++r) {
       worst = std::max(worst, used[r] - limit_[static_cast<std::size_t>(r)]);
     }
     sum += worst;
@@ -167,7 +190,7 @@ double LaneSolver::evaluate() {
     used_[r] = base_[r];
   }
   for (std::size_t c = 0; c < p.count.size(); ++c) {
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     std::int32_t pick = 0;
     for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
       const double* row = row_of(a);
@@ -190,45 +213,88 @@ double LaneSolver::evaluate() {
   return bound - rounding_;
 }
 
-void LaneSolver::consider(double bound) {
-  if (bound > best_bound_) {
-    best_bound_ = bound;
-    best_y_ = y_;
-  }
-}
-
 // counts_ with used_ is a plan that is wanted.
 void LaneSolver::accept() {
   found_ = true;
-  best_objective_ = objective(used_.data());
+  best_objective_ = cost(used_.data());
   best_ = counts_;
   target_ = best_objective_ <= enough_ ? -2 * kUnit : round_up_to_unit(best_objective_) - kUnit;
+}
+
+// Multipliers y_ and the bound they give, whose greatest is kept; and the linear relaxation's
+// optimum, rounded and repaired, as a first plan.
+//
+// If the relaxation costs nothing, its multipliers are zero and tell no action from another. Then
+// they come from the one that minimizes the greatest excess of a cost row, here negative. If its
+// rounding cannot be repaired, that of the one which leaves the most of the resources may be.
+double LaneSolver::bound_root() {
+  ascend(Relaxation::kCost);
+  round_relaxation();
+  relaxed_ = counts_;
+  set_multipliers();
+  double bound = evaluate();
+  best_bound_ = std::max(0.0, bound);
+  if (prunes(best_bound_)) return bound;
+  repair();
+  if (group_begin_[0] < num_rows_ && !prunes(best_bound_) &&
+      std::all_of(y_.begin() + group_begin_[0], y_.end(), [](double y) { return y < kFree; })) {
+    ascend(Relaxation::kExcess);
+    round_relaxation();
+    relaxed_ = counts_;
+    set_multipliers();
+    bound = evaluate();
+    repair();
+  }
+  if (!found_ && group_begin_[0] > 0) {
+    ascend(Relaxation::kRoom);
+    round_relaxation();
+    evaluate();
+    repair();
+  }
+  return bound;
 }
 
 // Dual simplex with steps through all breakpoints, which is ascent along the edges of the concave
 // piecewise linear bound. At a vertex as many hyperplanes meet as there are rows: a multiplier is
 // zero, a cost group's multipliers sum to one, or two actions of a class cost the same. An edge
 // leaves one of them; along it the bound rises until enough classes have changed their cheapest
-// action, and the hyperplane there replaces the one left. No rising edge: the top.
-void LaneSolver::ascend() {
+// action, and the hyperplane there replaces the one left. No rising edge: the top. Relaxations that
+// keep some multipliers at zero or at a sum of one never leave those hyperplanes.
+void LaneSolver::ascend(Relaxation relaxation) {
   const LaneProblem& p = *problem_;
   const auto rows = static_cast<std::size_t>(num_rows_);
   const auto actions = static_cast<std::size_t>(p.num_actions());
-  const double unit = std::max(1.0, worst_);
+  const auto first_cost = static_cast<std::size_t>(group_begin_[0]);
+  planes_.resize(rows);
+  edges_.assign(rows * rows, 0);
   z_.assign(rows, 0);
-  scaled_.resize(actions * rows);
-  reduced_.resize(actions);
-  change_.resize(actions);
+  for (std::size_t r = 0; r < rows; ++r) {
+    planes_[r] = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
+    edges_[r * rows + r] = 1;
+  }
+  std::size_t normed = rows;
+  if (relaxation == Relaxation::kExcess) normed = first_cost;
+  if (relaxation == Relaxation::kRoom) {
+    normed = 0;
+    for (std::size_t r = first_cost; r < rows; ++r) planes_[r].kind = Plane::kKept;
+  }
+  if (normed < rows) {
+    const std::size_t end = normed < first_cost ? first_cost : rows;
+    for (std::size_t r = normed + 1; r < end; ++r) edges_[r * rows + normed] = -1;
+    planes_[normed].kind = Plane::kKept;
+    z_[normed] = 1;
+  }
   for (std::size_t a = 0; a < actions; ++a) {
+    const double* row = scaled_.data() + a * rows;
     double price = 0;
-    for (std::size_t r = 0; r < rows; ++r) {
-      scaled_[a * rows + r] = usage_[a * rows + r] * scale_[r] / unit;
-      if (static_cast<std::int32_t>(r) >= group_begin_[0]) price += scaled_[a * rows + r];
-    }
+    for (std::size_t r = first_cost; r < rows; ++r) price += row[r];
     // At zero all actions cost the same: a vertex of too many hyperplanes. Tiny prices part them.
-    reduced_[a] = 1e-7 * (price + 1e-3 * std::fmod(0.618 * static_cast<double>(a), 1.0));
+    const double golden = 0.618 * static_cast<double>(a);
+    reduced_[a] = 1e-7 * (price + 1e-3 * (golden - std::floor(golden)));
+    if (normed < rows) reduced_[a] += row[normed];
   }
   slope_.resize(rows);
+  const double unit = std::max(1.0, worst_);
   for (std::size_t r = 0; r < rows; ++r) slope_[r] = (base_[r] - limit_[r]) * scale_[r] / unit;
   for (std::size_t c = 0; c < p.count.size(); ++c) {
     std::int32_t pick = p.first_action[c];
@@ -240,32 +306,24 @@ void LaneSolver::ascend() {
     const double* row = scaled_.data() + static_cast<std::size_t>(pick) * rows;
     for (std::size_t r = 0; r < rows; ++r) slope_[r] += p.count[c] * row[r];
   }
-  planes_.resize(rows);
-  edges_.assign(rows * rows, 0);
-  for (std::size_t r = 0; r < rows; ++r) {
-    planes_[r] = {Plane::kZero, static_cast<std::int32_t>(r), 0, 0};
-    edges_[r * rows + r] = 1;
-  }
-  next_.resize(p.count.size());
-  next_at_.resize(p.count.size());
   for (int step = 0; step < kDualSteps; ++step) {
     if (!follow_edge()) break;
   }
-  round_relaxation();
-  for (std::size_t r = 0; r < rows; ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r];
+}
+
+// y_ of z_, scaled so that a cost group's sum to one at most, for which the bound holds, and where
+// costs count one group's do.
+void LaneSolver::set_multipliers() {
+  double most = 0;
   for (int g = 0; g < kNumCostGroups; ++g) {
     double sum = 0;
     for (std::int32_t r = group_begin_[g]; r < group_begin_[g + 1]; ++r) {
-      sum += y_[static_cast<std::size_t>(r)];
+      sum += std::max(0.0, z_[static_cast<std::size_t>(r)]);
     }
-    for (std::int32_t r = group_begin_[g]; sum > 1 && r < group_begin_[g + 1]; ++r) {
-      y_[static_cast<std::size_t>(r)] /= sum;
-    }
+    most = std::max(most, sum);
   }
-  consider(evaluate());
-  y_ = best_y_;
-  evaluate();
-  if (!prunes(best_bound_)) repair();
+  if (most < kFree) most = 1;
+  for (std::size_t r = 0; r < y_.size(); ++r) y_[r] = std::max(0.0, z_[r]) * scale_[r] / most;
 }
 
 // counts_ of the linear relaxation's optimum, rounded: at the top, the slope along an edge that
@@ -302,6 +360,8 @@ bool LaneSolver::follow_edge() {
   double sign = 1;
   double steepest = kFlat;
   for (std::size_t i = 0; i < rows; ++i) {
+    const Plane& plane = planes_[i];
+    if (plane.kind == Plane::kKept) continue;
     const double* edge = edges_.data() + i * rows;
     double rise = 0;
     double length = 0;
@@ -310,7 +370,6 @@ bool LaneSolver::follow_edge() {
       length += edge[r] * edge[r];
     }
     length = std::sqrt(length);
-    const Plane& plane = planes_[i];
     double forward = rise;
     double backward = -rise;
     if (plane.kind == Plane::kTie) {
@@ -340,7 +399,7 @@ bool LaneSolver::follow_edge() {
   // How far: to the nearest border, or where the slope is used up.
   double rise = 0;
   for (std::size_t r = 0; r < rows; ++r) rise += slope_[r] * direction[r];
-  double far = std::numeric_limits<double>::infinity();
+  double far = kInfinity;
   Plane enters{Plane::kZero, -1, 0, 0};
   for (std::size_t r = 0; r < rows; ++r) {
     if (direction[r] < -1e-12 && z_[r] / -direction[r] < far && !in_basis(Plane::kZero, r)) {
@@ -437,7 +496,7 @@ bool LaneSolver::in_basis(Plane::Kind kind, std::size_t index) const {
 void LaneSolver::find_next(std::size_t c) {
   const LaneProblem& p = *problem_;
   const auto pick = static_cast<std::size_t>(pick_[c]);
-  next_at_[c] = std::numeric_limits<double>::infinity();
+  next_at_[c] = kInfinity;
   for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
     const auto a = static_cast<std::size_t>(b);
     const double gains = change_[pick] - change_[a];
@@ -480,7 +539,7 @@ void LaneSolver::repair() {
       }
     }
     if (shortest < 0) break;
-    double least = std::numeric_limits<double>::infinity();
+    double least = kInfinity;
     std::int32_t from = -1;
     std::int32_t to = -1;
     for (std::size_t c = 0; c < p.count.size(); ++c) {
@@ -508,9 +567,8 @@ void LaneSolver::repair() {
          static_cast<std::int32_t>(
              std::min<double>(needed, counts_[static_cast<std::size_t>(from)])));
   }
-  if (!feasible(used_.data())) return;
   improve();
-  if (objective(used_.data()) <= target_) accept();
+  if (cost(used_.data()) <= target_) accept();
 }
 
 // Whether taking `to` instead of `from` uses less of any cost row.
@@ -525,18 +583,19 @@ bool LaneSolver::saves_cost(std::int32_t from, std::int32_t to) const {
 // a pass's worth has been made.
 void LaneSolver::improve() {
   const LaneProblem& p = *problem_;
-  double current = objective(used_.data());
-  bool better = true;
+  double current = cost(used_.data());
+  bool better = current < kInfinity;
   for (int pass = 0; pass < 3 && better; ++pass) {
     better = false;
-    for (std::size_t c = 0; c < p.count.size(); ++c) {
+    for (std::size_t c = 0; c < p.count.size() && current > best_bound_ + kUnit; ++c) {
       for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
         for (std::int32_t b = p.first_action[c]; b < p.first_action[c + 1]; ++b) {
-          if (counts_[static_cast<std::size_t>(a)] == 0 || !saves_cost(a, b)) continue;
+          if (counts_[static_cast<std::size_t>(a)] == 0) break;
+          if (!saves_cost(a, b)) continue;
           while (counts_[static_cast<std::size_t>(a)] > 0) {
             move(a, b, 1);
-            const double changed = objective(used_.data());
-            if (feasible(used_.data()) && changed < current) {
+            const double changed = cost(used_.data());
+            if (changed < current) {
               current = changed;
               better = true;
               continue;
@@ -550,109 +609,124 @@ void LaneSolver::improve() {
   }
 }
 
-// Classes first whose actions differ most, so that small ones fill up at the end; of a class, the
-// cheapest action first. Requires: reduced_ of the best multipliers.
-void LaneSolver::order_classes() {
+// What is left to decide, given the root's bound: of a class, the actions that a wanted plan may
+// take, the cheapest first; of the classes, those with several such actions, first those whose two
+// cheapest differ most, so that small ones fill up at the end. The others take their cheapest.
+void LaneSolver::find_core(double bound) {
   const LaneProblem& p = *problem_;
   const auto rows = static_cast<std::size_t>(num_rows_);
-  const std::size_t n = p.count.size();
+  const auto cost = [&](std::int32_t a) { return reduced_[static_cast<std::size_t>(a)]; };
+  std::fill(counts_.begin(), counts_.end(), 0);
+  std::copy(base_.begin(), base_.end(), used_.begin());
   action_order_.resize(static_cast<std::size_t>(p.num_actions()));
   std::iota(action_order_.begin(), action_order_.end(), 0);
-  spread_.assign(n, 0);
-  for (std::size_t c = 0; c < n; ++c) {
-    std::sort(action_order_.begin() + p.first_action[c],
-              action_order_.begin() + p.first_action[c + 1], [&](std::int32_t a, std::int32_t b) {
-                const double x = reduced_[static_cast<std::size_t>(a)];
-                const double y = reduced_[static_cast<std::size_t>(b)];
-                return x != y ? x < y : a < b;
-              });
+  num_left_.resize(p.count.size());
+  spread_.assign(p.count.size(), 0);
+  class_order_.clear();
+  for (std::size_t c = 0; c < p.count.size(); ++c) {
+    const auto first = action_order_.begin() + p.first_action[c];
+    const auto last = action_order_.begin() + p.first_action[c + 1];
+    std::sort(first, last, [&](std::int32_t x, std::int32_t y) {
+      return cost(x) != cost(y) ? cost(x) < cost(y) : x < y;
+    });
+    const auto left = std::find_if(
+        first + 1, last, [&](std::int32_t a) { return prunes(bound + cost(a) - cost(*first)); });
+    num_left_[c] = static_cast<std::int32_t>(left - first);
+    if (num_left_[c] == 1) {
+      counts_[static_cast<std::size_t>(*first)] = p.count[c];
+      for (std::size_t r = 0; r < rows; ++r) used_[r] += p.count[c] * row_of(*first)[r];
+      continue;
+    }
+    class_order_.push_back(static_cast<std::int32_t>(c));
     for (std::size_t r = 0; r < rows; ++r) {
-      double low = row_of(p.first_action[c])[r];
-      double high = low;
-      for (std::int32_t a = p.first_action[c] + 1; a < p.first_action[c + 1]; ++a) {
-        low = std::min(low, row_of(a)[r]);
-        high = std::max(high, row_of(a)[r]);
-      }
-      spread_[c] += best_y_[r] * (high - low);
+      spread_[c] += y_[r] * std::abs(row_of(first[1])[r] - row_of(first[0])[r]);
     }
   }
-  class_order_.resize(n);
-  std::iota(class_order_.begin(), class_order_.end(), 0);
   std::sort(class_order_.begin(), class_order_.end(), [&](std::int32_t a, std::int32_t b) {
     const double x = spread_[static_cast<std::size_t>(a)];
     const double y = spread_[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   });
+  num_dearer_.assign(action_order_.size(), 0);
+  for (const std::int32_t c : class_order_) {
+    const std::int32_t first = p.first_action[static_cast<std::size_t>(c)];
+    std::int32_t sum = 0;
+    for (std::int32_t i = first + num_left_[static_cast<std::size_t>(c)] - 1; i >= first; --i) {
+      const auto place = static_cast<std::size_t>(i);
+      num_dearer_[place] = sum;
+      sum += relaxed_[static_cast<std::size_t>(action_order_[place])];
+    }
+  }
+  const std::size_t n = class_order_.size();
   least_.assign((n + 1) * rows, 0);
   for (std::size_t d = n; d-- > 0;) {
     const auto c = static_cast<std::size_t>(class_order_[d]);
+    const auto first = action_order_.begin() + p.first_action[c];
     for (std::size_t r = 0; r < rows; ++r) {
-      double low = std::numeric_limits<double>::infinity();
-      for (std::int32_t a = p.first_action[c]; a < p.first_action[c + 1]; ++a) {
-        low = std::min(low, row_of(a)[r]);
-      }
+      double low = kInfinity;
+      std::for_each(first, first + num_left_[c],
+                    [&](std::int32_t a) { low = std::min(low, row_of(a)[r]); });
       least_[d * rows + r] = least_[(d + 1) * rows + r] + p.count[c] * low;
     }
   }
-  stack_.assign((n + 1) * rows, 0);
-  std::copy(base_.begin(), base_.end(), stack_.begin());
-  std::fill(counts_.begin(), counts_.end(), 0);
+  stack_.resize((action_order_.size() + 1) * rows);
+  std::copy(used_.begin(), used_.end(), stack_.end() - num_rows_);
 }
 
-void LaneSolver::branch_class(std::int32_t depth, double bound) {
-  const LaneProblem& p = *problem_;
-  if (depth == p.num_classes()) {
-    const double* used = stack_.data() + static_cast<std::size_t>(depth * num_rows_);
+void LaneSolver::branch_class(std::size_t depth, const double* used, double bound) {
+  if (depth == class_order_.size()) {
     std::copy(used, used + num_rows_, used_.begin());
     accept();
     return;
   }
-  const auto c = static_cast<std::size_t>(class_order_[static_cast<std::size_t>(depth)]);
-  branch_action(depth, p.first_action[c + 1] - p.first_action[c] - 1, p.count[c], bound);
+  const auto c = static_cast<std::size_t>(class_order_[depth]);
+  branch_action(depth, 0, problem_->count[c], used, bound);
 }
 
-// Decides how many of the `left` storages of the class take its action at `rank`: from the dearest
-// to the cheapest, which takes the rest.
-void LaneSolver::branch_action(std::int32_t depth, std::int32_t rank, std::int32_t left,
-                               double bound) {
-  const auto c = static_cast<std::size_t>(class_order_[static_cast<std::size_t>(depth)]);
-  const auto first = static_cast<std::size_t>(problem_->first_action[c]);
-  const auto action =
-      static_cast<std::size_t>(action_order_[first + static_cast<std::size_t>(rank)]);
+// `left` storages of the class take its action at `rank` or dearer ones: first as many take dearer
+// ones as in the relaxation, then more, then fewer. Requires: the bound counts all of them with the
+// action at `rank`.
+void LaneSolver::branch_action(std::size_t depth, std::int32_t rank, std::int32_t left,
+                               const double* used, double bound) {
   if (++nodes_ > max_nodes_) {
     out_of_nodes_ = true;
     return;
   }
-  if (rank == 0) {
-    counts_[action] = left;
-    if (can_finish(depth)) branch_class(depth + 1, bound);
-    return;
+  const auto rows = static_cast<std::size_t>(num_rows_);
+  const auto c = static_cast<std::size_t>(class_order_[depth]);
+  const auto place = static_cast<std::size_t>(problem_->first_action[c] + rank);
+  const auto action = static_cast<std::size_t>(action_order_[place]);
+  const bool dearest = rank + 1 == num_left_[c];
+  const double step =
+      dearest ? 0 : reduced_[static_cast<std::size_t>(action_order_[place + 1])] - reduced_[action];
+  const double* row = row_of(action_order_[place]);
+  double* with = stack_.data() + place * rows;
+  const auto visit = [&](std::int32_t dearer) {
+    counts_[action] = left - dearer;
+    const double times = left - dearer;
+    for (std::size_t r = 0; r < rows; ++r) with[r] = used[r] + times * row[r];
+    if (dearer > 0) {
+      branch_action(depth, rank + 1, dearer, with, bound + dearer * step);
+    } else if (can_finish(depth + 1, with)) {
+      branch_class(depth + 1, with, bound);
+    }
+  };
+  const std::int32_t most = dearest ? 0 : left;
+  const std::int32_t first = std::min(most, num_dearer_[place]);
+  const auto open = [&](std::int32_t n) { return !out_of_nodes_ && !prunes(bound + n * step); };
+  for (std::int32_t n = first; n <= most && open(n); ++n) visit(n);
+  for (std::int32_t n = first - 1; n >= 0; --n) {
+    if (open(n)) visit(n);
   }
-  const double gap = reduced_[action] - reduced_[static_cast<std::size_t>(action_order_[first])];
-  for (std::int32_t n = 0; n <= left; ++n) {
-    if (prunes(bound + n * gap) || out_of_nodes_) return;
-    counts_[action] = n;
-    branch_action(depth, rank - 1, left - n, bound + n * gap);
-  }
+  counts_[action] = 0;
 }
 
-// Adds up the class at `depth`. Returns: whether the classes after it could make a wanted plan,
-// each row taken alone.
-bool LaneSolver::can_finish(std::int32_t depth) {
+// Whether the classes from `depth` on could make a wanted plan, each row taken alone.
+bool LaneSolver::can_finish(std::size_t depth, const double* used) {
   const auto rows = static_cast<std::size_t>(num_rows_);
-  const auto d = static_cast<std::size_t>(depth);
-  const auto c = static_cast<std::size_t>(class_order_[d]);
-  const double* before = stack_.data() + d * rows;
-  double* after = stack_.data() + (d + 1) * rows;
-  std::copy(before, before + rows, after);
-  for (std::int32_t a = problem_->first_action[c]; a < problem_->first_action[c + 1]; ++a) {
-    const std::int32_t n = counts_[static_cast<std::size_t>(a)];
-    if (n == 0) continue;
-    const double* row = row_of(a);
-    for (std::size_t r = 0; r < rows; ++r) after[r] += n * row[r];
-  }
-  for (std::size_t r = 0; r < rows; ++r) used_[r] = after[r] + least_[(d + 1) * rows + r];
-  return feasible(used_.data()) && objective(used_.data()) <= target_;
+  const double* least = least_.data() + depth * rows;
+  for (std::size_t r = 0; r < rows; ++r) used_[r] = used[r] + least[r];
+  return cost(used_.data()) <= target_;
 }
 
 }  // namespace tidemark

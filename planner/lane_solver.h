@@ -11,7 +11,9 @@
 //
 // and leaves each action with a reduced cost above its class's cheapest. The multipliers are
 // optimized once, which solves the linear relaxation; in the search a node's bound is the root's
-// plus the reduced costs of what is decided.
+// plus the reduced costs of what is decided. An action whose reduced cost alone takes the bound
+// past the target is out, and a class left with one action is decided: the rest is the core
+// (Balas and Zemel 1980; Pisinger 1995 for multiple choice).
 //
 // All amounts are whole numbers below 2^53, so that sums in double are exact; the objective is
 // compared in units of 1,000 (nanoseconds of picoseconds).
@@ -69,29 +71,39 @@ class LaneSolver {
     enum Kind : std::uint8_t {
       kZero,   // multiplier `index` is 0
       kWhole,  // those of cost group `index` sum to 1
+      kKept,   // of the relaxation: never left
       kTie,    // actions `cheap` and `dear` of class `index` cost the same
     } kind;
     std::int32_t index, cheap, dear;
   };
 
-  void ascend();
+  // What the linear relaxation minimizes.
+  enum class Relaxation : std::uint8_t {
+    kCost,    // the objective
+    kExcess,  // the greatest excess of a cost row: their multipliers sum to 1
+    kRoom,    // the greatest excess of a resource, as a part of its range; costs do not count
+  };
+
+  void search(double bound);
+  double bound_root();
+  void ascend(Relaxation relaxation);
+  void set_multipliers();
   bool follow_edge();
   bool in_basis(Plane::Kind kind, std::size_t index) const;
   void find_next(std::size_t storage_class);
-  void consider(double bound);
   bool prunes(double bound) const { return bound > target_ + 0.5 + rounding_; }
-  double objective(const double* used) const;
-  bool feasible(const double* used) const;
+  double cost(const double* used) const;
   void round_relaxation();
   void accept();
   void move(std::int32_t from, std::int32_t to, std::int32_t count);
   void repair();
   bool saves_cost(std::int32_t from, std::int32_t to) const;
   void improve();
-  void order_classes();
-  void branch_class(std::int32_t depth, double bound);
-  void branch_action(std::int32_t depth, std::int32_t rank, std::int32_t left, double bound);
-  bool can_finish(std::int32_t depth);
+  void find_core(double bound);
+  void branch_class(std::size_t depth, const double* used, double bound);
+  void branch_action(std::size_t depth, std::int32_t rank, std::int32_t left, const double* used,
+                     double bound);
+  bool can_finish(std::size_t depth, const double* used);
 
   const double* row_of(std::int32_t action) const {
     return usage_.data() + static_cast<std::size_t>(action * num_rows_);
@@ -113,7 +125,7 @@ class LaneSolver {
   std::int32_t num_rows_ = 0;
   std::int32_t group_begin_[kNumCostGroups + 1] = {};
   std::vector<double> usage_, base_, limit_, scale_;
-  std::vector<double> y_, best_y_, used_;
+  std::vector<double> y_, used_;
   // The ascent: rows and costs in units that make them about one.
   std::vector<Plane> planes_;       // that meet in z_
   std::vector<double> edges_;       // [plane * num_rows + row]: leave one plane, keep the others
@@ -127,8 +139,11 @@ class LaneSolver {
   std::vector<double> reduced_;     // [action]
   std::vector<std::int32_t> pick_;  // [class]: cheapest action
   std::vector<std::int32_t> counts_, best_;  // [action]
+  std::vector<std::int32_t> relaxed_;        // [action]: counts of the relaxation, rounded
   std::vector<std::int32_t> class_order_;    // [depth]
   std::vector<std::int32_t> action_order_;   // [action]: of a class, by reduced cost
+  std::vector<std::int32_t> num_dearer_;     // [place in action_order_]: relaxed, after the action
+  std::vector<std::int32_t> num_left_;       // [class]: actions in the core
   std::vector<double> least_;                // [depth * num_rows + row]: of what is left
   std::vector<double> stack_;                // [depth * num_rows + row]: used so far
   std::vector<double> spread_;               // [class]

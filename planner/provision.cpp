@@ -53,11 +53,12 @@ struct ProvisionWorkspace::Impl {
   std::size_t rows = 0;
   std::size_t moments = 0;
   std::size_t resources = 0;
-  std::vector<Size> usage;                // [action * rows + row]
-  std::vector<std::int32_t> class_of;     // [action]
-  std::vector<std::int32_t> collectives;  // actions
-  std::vector<std::int32_t> shared;       // [action]: how many take it on all lanes; collectives
-  std::vector<Size> totals;               // [row]: of one choice
+  std::vector<Size> usage;                  // [action * rows + row]
+  std::vector<std::int64_t> shared_limits;  // [row - moments - 1]: of every lane
+  std::vector<std::int32_t> class_of;       // [action]
+  std::vector<std::int32_t> collectives;    // actions
+  std::vector<std::int32_t> shared;         // [action]: how many take it on all lanes; collectives
+  std::vector<Size> totals;                 // [row]: of one choice
 
   LaneProblem lane_problem;
   std::vector<std::int32_t> global_action;  // [action of lane_problem]
@@ -110,6 +111,13 @@ void ProvisionWorkspace::Impl::lay_out() {
       usage[static_cast<std::size_t>(action) * rows + moments + 1 + k].fixed += 1;
     }
   }
+  shared_limits.clear();
+  for (const Rule& rule : problem->rules) shared_limits.push_back(rule.count);
+  shared_limits.push_back(problem->compute_slack_ps);
+  shared_limits.insert(shared_limits.end(), problem->out_capacity_ps.begin(),
+                       problem->out_capacity_ps.end());
+  shared_limits.insert(shared_limits.end(), problem->in_capacity_ps.begin(),
+                       problem->in_capacity_ps.end());
   shared.assign(actions, 0);
   own.assign(actions, 0);
   totals.assign(rows, {});
@@ -118,13 +126,7 @@ void ProvisionWorkspace::Impl::lay_out() {
 std::int64_t ProvisionWorkspace::Impl::limit_of(std::size_t lane, std::size_t row) const {
   const ProvisionLane& l = problem->lanes[lane];
   if (row < moments) return l.budget[row] + extra - problem->floor[row].at(l.rows);
-  if (row == moments) return l.host_budget;
-  if (row < resources) return problem->rules[row - moments - 1].count;
-  if (row == resources) return problem->compute_slack_ps;
-  const std::size_t outs = problem->out_capacity_ps.size();
-  const std::size_t deadline = row - resources - 1;
-  return deadline < outs ? problem->out_capacity_ps[deadline]
-                         : problem->in_capacity_ps[deadline - outs];
+  return row == moments ? l.host_budget : shared_limits[row - moments - 1];
 }
 
 // The problem of one lane; `fixed`: with collective actions taken as `shared` says. Returns: false
@@ -152,9 +154,8 @@ bool ProvisionWorkspace::Impl::fill(std::size_t lane, bool fixed) {
       p.first_action.push_back(p.first_action.back());
     }
     const Size* row = usage.data() + a * rows;
-    const bool collective =
-        std::binary_search(collectives.begin(), collectives.end(), static_cast<std::int32_t>(a));
-    if (fixed && collective) {
+    if (fixed &&
+        std::binary_search(collectives.begin(), collectives.end(), static_cast<std::int32_t>(a))) {
       p.count.back() -= shared[a];
       for (std::size_t r = 0; r < rows; ++r) {
         p.base[r] += static_cast<double>(shared[a] * row[r].at(tokens));

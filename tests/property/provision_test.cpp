@@ -68,6 +68,15 @@ TEST(Provision, AgreesWithTheExhaustiveOracleOnTwelveClasses) {
   }
 }
 
+// Of these the relaxation decides every class, with a plan that is not one, or too dear.
+TEST(Provision, ChecksWhatTheRelaxationDecides) {
+  ProvisionWorkspace workspace;
+  for (const std::uint64_t seed : {108029, 127625}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_agreement(random_small_problem(seed, 7), workspace);
+  }
+}
+
 // What a choice costs, by the checker's own account.
 std::int64_t objective_of(const ProvisionProblem& problem, std::span<const std::int32_t> counts) {
   const std::vector<std::int32_t> choice(problem.lanes.size(), 0);

@@ -38,6 +38,20 @@ TEST(AdaptiveRecompute, TakesTheCheapestMix) {
   EXPECT_EQ(solve_adaptive_recompute(three_modules(139)).cost_ns, 12);
 }
 
+// Of the 65,537 options of a layer, 17 are worth while: so many modules, whichever.
+TEST(AdaptiveRecompute, SolvesSixteenModulesThatAreAlike) {
+  AdaptiveRecomputeProblem p;
+  p.modules.assign(16, {1, 10, 0, -1});
+  p.layer_ns = 17;
+  p.layer_bytes = 160;
+  p.layers = 4;
+  for (std::int64_t bytes = 0; bytes <= 640; bytes += 37) {
+    p.device_bytes = bytes;
+    const std::int64_t least = (640 - bytes + 9) / 10;
+    EXPECT_EQ(solve_adaptive_recompute(p).cost_ns, least) << bytes;
+  }
+}
+
 TEST(AdaptiveRecompute, FallsBackToFull) {
   const AdaptiveRecomputePlan least = solve_adaptive_recompute(three_modules(20));
   EXPECT_TRUE(least.fits);
