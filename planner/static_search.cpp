@@ -20,6 +20,7 @@ struct Setting {
   std::vector<std::string> modules;  // or layers, sorted
   std::int64_t iteration_ns = 0;
   std::optional<bool> fits{};  // under the bound; empty: not simulated
+  bool hopeless = false;       // allocates more than the card has
 };
 
 void add(const Job& job, const std::string& policy, std::vector<std::string> modules,
@@ -122,13 +123,18 @@ class Search {
     if (!setting.fits) {
       const Job& job = setting.policy.job;
       const RoutingCounts counts = scaled(balanced_routing(job), rows_bound_);
-      setting.fits = simulate(job, profile_, counts).result.fits();
+      const SimulationResult result = simulate(job, profile_, counts).result;
+      setting.fits = result.fits();
+      setting.hopeless = std::ranges::any_of(result.stages, [&](const StageResult& stage) {
+        return stage.peak_allocated() > result.limit();
+      });
       ++simulated_;
     }
     return *setting.fits;
   }
 
-  // Those with all modules but at most one: where they do not fit, all without that module do not.
+  // Those with all modules but at most one: where they allocate too much, so do all without that
+  // module. What is reserved beyond that need not shrink with every module.
   void try_largest_sets() {
     for (Setting& setting : settings_) {
       const auto size = [&](const Setting& s) {
@@ -141,7 +147,7 @@ class Search {
 
   bool holds_more_than_too_much(const Setting& setting) const {
     return !setting.modules.empty() && std::ranges::any_of(settings_, [&](const Setting& other) {
-      return other.fits == false && kind_of(other) == kind_of(setting) &&
+      return other.hopeless && kind_of(other) == kind_of(setting) &&
              std::ranges::includes(other.modules, setting.modules);
     });
   }

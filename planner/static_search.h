@@ -8,7 +8,8 @@
 //
 // Nothing is faster than keeping everything. Where that does not fit, the times of all settings are
 // taken, which is cheap; memory is simulated from the fastest setting on, until one fits. Fewer
-// modules are taken to hold more: where a set of them does not fit, its subsets are passed over.
+// modules are taken to allocate more: where a set of them allocates more than a card has, its
+// subsets are passed over. What is reserved beyond that need not grow with it.
 #pragma once
 
 #include <cstdint>

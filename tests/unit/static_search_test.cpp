@@ -31,9 +31,15 @@ HardwareProfile card_of(double gib) {
 }
 
 struct Simulated {
+  Job job;
   std::int64_t balanced_ns = 0;
   Bytes reserved;  // under the bound, on a card without limit
 };
+
+// Under the bound, where need be by giving cached memory back.
+bool fits(const Job& job, const HardwareProfile& card) {
+  return simulate(job, card, scaled(balanced_routing(job), kBound)).result.fits();
+}
 
 Simulated simulate_setting(const Job& job) {
   const HardwareProfile card = card_of(1000);
@@ -41,7 +47,7 @@ Simulated simulate_setting(const Job& job) {
   const SimulationResult loaded = simulate(job, card, scaled(counts, kBound)).result;
   const Bytes reserved =
       loaded.stages[static_cast<std::size_t>(loaded.tightest_stage())].peak_reserved();
-  return {simulate(job, card, counts).result.iteration.time_ns, reserved};
+  return {job, simulate(job, card, counts).result.iteration.time_ns, reserved};
 }
 
 // Without any search: every setting that the job can have.
@@ -97,12 +103,12 @@ TEST(StaticSearch, FindsTheFastestOfAllThatFit) {
   for (const std::int64_t share : shares) {
     const Bytes limit =
         least.reserved + Bytes((most.reserved - least.reserved).value * share / 100);
-    std::int64_t fastest = std::numeric_limits<std::int64_t>::max();
-    for (const Simulated& s : all) {
-      if (s.reserved <= limit) fastest = std::min(fastest, s.balanced_ns);
-    }
     const HardwareProfile card =
         card_of(static_cast<double>((limit + outside).value) / static_cast<double>(kGiB.value));
+    std::int64_t fastest = std::numeric_limits<std::int64_t>::max();
+    for (const Simulated& s : all) {
+      if (s.balanced_ns < fastest && fits(s.job, card)) fastest = s.balanced_ns;
+    }
     const StaticSearch search = best_static_policy(small_job(), card, kBound);
     ASSERT_TRUE(search.best) << share;
     EXPECT_EQ(search.settings, std::ssize(all));
@@ -110,7 +116,7 @@ TEST(StaticSearch, FindsTheFastestOfAllThatFit) {
     EXPECT_EQ(search.iteration_ns, fastest) << share << " " << search.best->name;
     const Simulated found = simulate_setting(search.best->job);
     EXPECT_EQ(found.balanced_ns, fastest);
-    EXPECT_LE(found.reserved, limit) << search.best->name;
+    EXPECT_TRUE(fits(search.best->job, card)) << search.best->name;
   }
 }
 
