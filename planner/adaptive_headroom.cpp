@@ -59,7 +59,7 @@ void measure_headroom(const Job& job, const HardwareProfile& profile, const Prog
 }
 
 bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const Policy& policy, AdaptivePlan& plan) {
+                             const LadderPolicy& policy, AdaptivePlan& plan) {
   const LaneRows calm(job, calm_routing(job, std::min(plan.rows_bound, kCalmLoad)));
   const std::vector<CardMemory> memory =
       steady_memory(job, profile, program, calm, decide_unit(policy, program.stages.size(), calm));
@@ -69,7 +69,9 @@ bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, con
     const std::int64_t over = (memory[s].reserved - segment_limit(job, profile)).value;
     const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
     if (over <= 0 || left <= 0) continue;
-    stage.run_ahead_bytes += std::min(over, left);
+    const std::int64_t kept = policy.most_excess(static_cast<std::int32_t>(s), calm);
+    stage.run_ahead_bytes =
+        stage.headroom_bytes - std::max<std::int64_t>(0, std::min(kept, left) - over);
     lacked = true;
   }
   return lacked;

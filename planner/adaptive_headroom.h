@@ -7,7 +7,6 @@
 #include "models/job.h"
 #include "planner/adaptive_plan.h"
 #include "planner/ladder_policy.h"
-#include "sim/policy.h"
 #include "sim/program.h"
 
 namespace tidemark {
@@ -21,6 +20,6 @@ void measure_headroom(const Job& job, const HardwareProfile& profile, const Prog
 // Leaves of it what cards that decide by `policy` lack in calm while the CPU runs ahead, so that it
 // need not wait. Returns: whether any lacked something and has it.
 bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const Policy& policy, AdaptivePlan& plan);
+                             const LadderPolicy& policy, AdaptivePlan& plan);
 
 }  // namespace tidemark

@@ -177,12 +177,15 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   });
   out.program = build_program(job, profile, std::move(graphs));
 
+  const LadderPolicy* policy = nullptr;
   const auto set_policy = [&] {
     for (std::size_t s = 0; s < num_stages; ++s) {
       const AdaptivePlan::Stage& stage = out.plan.stages[s];
       stages[s].headroom = stage.headroom_bytes - stage.run_ahead_bytes;
     }
-    out.policy = std::make_unique<LadderPolicy>(out.program.schedule, stages);
+    auto made = std::make_unique<LadderPolicy>(out.program.schedule, stages);
+    policy = made.get();
+    out.policy = std::move(made);
   };
   const auto decide = [&] {
     if (given == nullptr) {
@@ -198,13 +201,13 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   decide();
   if (seeks_orders(job)) {
     const auto calm_taken =
-        calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
+        calm_decisions(*policy, stages, rows, out.program.schedule.microbatches);
     out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
     decide();
   }
   if (given != nullptr) return out;
   for (int i = 0; i < kMostCalmTries; ++i) {
-    if (!leave_room_to_run_ahead(job, profile, out.program, *out.policy, out.plan)) break;
+    if (!leave_room_to_run_ahead(job, profile, out.program, *policy, out.plan)) break;
     set_policy();
   }
   return out;

@@ -134,7 +134,19 @@ StageDecisions all_take(const LadderStage& stage, std::int32_t microbatches, boo
   return out;
 }
 
-StageDecisions LadderPolicy::decide(std::int32_t index, const LaneRows& rows) const {
+StageDecisions LadderPolicy::decide(std::int32_t stage, const LaneRows& rows) const {
+  std::int64_t most = 0;
+  return walk(stage, rows, most);
+}
+
+std::int64_t LadderPolicy::most_excess(std::int32_t stage, const LaneRows& rows) const {
+  std::int64_t most = 0;
+  walk(stage, rows, most);
+  return most;
+}
+
+StageDecisions LadderPolicy::walk(std::int32_t index, const LaneRows& rows,
+                                  std::int64_t& most_excess) const {
   const auto s = static_cast<std::size_t>(index);
   const LadderStage& stage = stages_[s];
   StageDecisions out(schedule_.microbatches, stage.optional_actions);
@@ -158,6 +170,7 @@ StageDecisions LadderPolicy::decide(std::int32_t index, const LaneRows& rows) co
       }
       to_come -= point.likes;
     }
+    most_excess = std::max(most_excess, *std::ranges::max_element(used));
   };
   const auto end = [&](ChunkTensor t) {
     const auto it = held.find({t.chunk, t.microbatch});

@@ -60,9 +60,13 @@ class LadderPolicy : public Policy {
   LadderPolicy(const Schedule& schedule, std::vector<LadderStage> stages)
       : schedule_(schedule), stages_(std::move(stages)) {}
 
-  StageDecisions decide(std::int32_t index, const LaneRows& rows) const override;
+  StageDecisions decide(std::int32_t stage, const LaneRows& rows) const override;
+  // The most bytes beyond the most frugal plan that any lane then holds.
+  std::int64_t most_excess(std::int32_t stage, const LaneRows& rows) const;
 
  private:
+  StageDecisions walk(std::int32_t stage, const LaneRows& rows, std::int64_t& most_excess) const;
+
   const Schedule schedule_;
   std::vector<LadderStage> stages_;
 };

@@ -11,6 +11,7 @@
 #include "models/input_error.h"
 #include "models/layer_operators.h"
 #include "planner/interleaved_run.h"
+#include "planner/ladder_policy.h"
 #include "planner/plan_summary.h"
 #include "planner/rows_bound.h"
 #include "sim/lane_engine.h"
@@ -114,6 +115,23 @@ TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
   const std::int64_t spike = taken(managed.policy->decide(0, skewed(job, 2.5)));
   EXPECT_LT(calm, spike);
   EXPECT_EQ(taken(managed.policy->decide(0, skewed(job, 1))), calm) << "decisions have no memory";
+}
+
+TEST(AdaptivePolicy, KeepsWhatItHoldsWithinTheHeadroom) {
+  const Job job = small_job();
+  const std::int64_t roomy = adaptive_run(job, card_of(1000), 2.6).plan.least_headroom_bytes();
+  const AdaptiveRun managed = adaptive_run(job, card_of(1000 - to_gib(Bytes(roomy)) + 2), 2.6);
+  const auto& policy = dynamic_cast<const LadderPolicy&>(*managed.policy);
+  for (std::int32_t s = 0; s < 2; ++s) {
+    const AdaptivePlan::Stage& stage = managed.plan.stages[static_cast<std::size_t>(s)];
+    EXPECT_GE(stage.run_ahead_bytes, 0);
+    EXPECT_LE(stage.run_ahead_bytes, stage.headroom_bytes);
+    for (const double ratio : {1.0, 1.5, 2.5, 4.0}) {
+      const std::int64_t most = policy.most_excess(s, skewed(job, ratio));
+      EXPECT_GT(most, 0);
+      EXPECT_LE(most, stage.headroom_bytes - stage.run_ahead_bytes) << ratio;
+    }
+  }
 }
 
 // Found when combined slots were said not to fit: the CPU runs ahead of copies and exchanges, and

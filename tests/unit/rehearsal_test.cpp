@@ -73,6 +73,18 @@ TEST_F(Risk, IsHowOftenRowsExceedTheBound) {
   EXPECT_LE(beyond, most_of(kRouted));
 }
 
+TEST_F(Risk, OfThePlainPolicyIsNotExceeded) {
+  const HardwareProfile card = card_with(kGiB);
+  const AdaptiveRun adaptive = adaptive_run(job_, card, bound_);
+  RunSpec spec;
+  spec.iterations = kRun;
+  spec.checkpoint_interval = 1;
+  TrainingRun run(job_, card, *source_, true, adaptive.program, *adaptive.policy);
+  const RunResult result = run.run(spec, [](const IterationRecord&) { return true; });
+  EXPECT_EQ(result.finished, kRun);
+  EXPECT_LE(std::ssize(result.out_of_memory), most_of(std::ssize(result.iterations)));
+}
+
 TEST_F(Risk, OfARehearsedPolicyIsNotExceeded) {
   const HardwareProfile card = card_with(kGiB);
   const Rehearsal rehearsal = rehearsed_adaptive_run(job_, card, bound_, *source_, 200);
