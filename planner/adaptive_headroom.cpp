@@ -50,10 +50,11 @@ void measure_headroom(const Job& job, const HardwareProfile& profile, const Prog
       emulate(job, profile, program, stages, LaneRows(job, scaled(counts, plan.rows_bound)), true);
   const std::vector<CardMemory> light =
       emulate(job, profile, program, stages, LaneRows(job, counts), false);
+  const Bytes limit = segment_limit(job, profile);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const Bytes unused =
         std::max(frugal[s].reserved - frugal[s].peak, light[s].reserved - light[s].peak);
-    plan.stages[s].headroom_bytes = (segment_limit(job, profile) - frugal[s].peak - unused).value;
+    plan.stages[s].headroom_bytes = (limit - frugal[s].peak - unused).value;
     plan.stages[s].run_ahead_bytes = 0;
   }
 }
@@ -63,10 +64,11 @@ bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, con
   const LaneRows calm(job, calm_routing(job, std::min(plan.rows_bound, kCalmLoad)));
   const std::vector<CardMemory> memory =
       steady_memory(job, profile, program, calm, decide_unit(policy, program.stages.size(), calm));
+  const Bytes limit = segment_limit(job, profile);
   bool lacked = false;
   for (std::size_t s = 0; s < memory.size(); ++s) {
     AdaptivePlan::Stage& stage = plan.stages[s];
-    const std::int64_t over = (memory[s].reserved - segment_limit(job, profile)).value;
+    const std::int64_t over = (memory[s].reserved - limit).value;
     const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
     if (over <= 0 || left <= 0) continue;
     const std::int64_t kept = policy.most_excess(static_cast<std::int32_t>(s), calm);

@@ -1,4 +1,5 @@
-// How much memory the adaptive policy's decisions share on each stage.
+// How much memory the adaptive policy's decisions share on each stage, in bytes of a card, into the
+// stages of `plan`. `job`: as on_platform gives it.
 #pragma once
 
 #include <vector>

@@ -58,8 +58,11 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
                                       const UnitDecisions& decisions, CpuPace pace) {
-  Job shorter = job;
   const std::int64_t microbatches = enough_microbatches(program.schedule);
+  if (microbatches == program.schedule.microbatches) {
+    return decided_memory(job, profile, program, rows, decisions, pace);
+  }
+  Job shorter = job;
   shorter.batch.global_batch_size =
       job.batch.global_batch_size / program.schedule.microbatches * microbatches;
   Program same = program;

@@ -25,10 +25,11 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
                                        const UnitDecisions& decisions,
                                        CpuPace pace = CpuPace::kAhead);
 
-// The same where all microbatches are alike, in rows and decisions. Without virtual stages an
-// iteration of fewer then allocates as much: enough to fill the pipeline and to see several come
-// and go. What is reserved differs by little, as it does from iteration to iteration. With virtual
-// stages the CPU runs ahead and what its blocks wait for settles slowly, so all are replayed.
+// The same where all microbatches are alike, or drawn alike, in rows and decisions. Without virtual
+// stages an iteration of fewer then allocates as much: enough to fill the pipeline and to see
+// several come and go. What is reserved differs by little, as it does from iteration to iteration.
+// With virtual stages the CPU runs ahead and what its blocks wait for settles slowly, so all are
+// replayed.
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
                                       const UnitDecisions& decisions,
