@@ -5,13 +5,15 @@
 #include "planner/decided_memory.h"
 #include "sim/simulation.h"
 #include "traces/counter_hash.h"
-#include "traces/routing.h"
 
 namespace tidemark {
 namespace {
 
 // Calm: most rows of a card over the mean in all but 3 % of the iterations that BaGuaLu-2 reports.
 constexpr double kCalmLoad = 1.2;
+
+// Headrooms that are tried until cards do not wait for their devices in calm.
+constexpr int kMostCalmTries = 4;
 
 // All microbatches deciding alike, on a card that waits for its device before it runs out of
 // memory.
@@ -27,29 +29,21 @@ std::vector<CardMemory> emulate(const Job& job, const HardwareProfile& profile,
 
 // Every card's load between the balanced and `most` times as much, other in each microbatch and
 // layer: blocks of many sizes fit each other worse than equal ones.
-RoutingCounts calm_routing(const Job& job, double most) {
-  RoutingCounts counts = balanced_routing(job);
+LaneRows calm_rows(const Job& job, double most) {
   const HashStream draws(0);
-  for (std::int64_t mb = 0; mb < counts.microbatches; ++mb) {
-    for (std::int64_t layer = 0; layer < counts.moe_layers; ++layer) {
-      const double load = 1 + (most - 1) * draws.inner(mb).uniform(layer);
-      for (std::int64_t& count : counts.row(mb, layer)) {
-        count = static_cast<std::int64_t>(static_cast<double>(count) * load);
-      }
-    }
-  }
-  return counts;
+  return LaneRows::alike(job, [&](std::int64_t microbatch, std::int64_t moe_layer) {
+    return 1 + (most - 1) * draws.inner(microbatch).uniform(moe_layer);
+  });
 }
 
 }  // namespace
 
 void measure_headroom(const Job& job, const HardwareProfile& profile, const Program& program,
                       const std::vector<LadderStage>& stages, AdaptivePlan& plan) {
-  const RoutingCounts counts = balanced_routing(job);
   const std::vector<CardMemory> frugal =
-      emulate(job, profile, program, stages, LaneRows(job, scaled(counts, plan.rows_bound)), true);
+      emulate(job, profile, program, stages, LaneRows::alike(job, plan.rows_bound), true);
   const std::vector<CardMemory> light =
-      emulate(job, profile, program, stages, LaneRows(job, counts), false);
+      emulate(job, profile, program, stages, LaneRows::alike(job), false);
   const Bytes limit = segment_limit(job, profile);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const Bytes unused =
@@ -59,24 +53,28 @@ void measure_headroom(const Job& job, const HardwareProfile& profile, const Prog
   }
 }
 
-bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const LadderPolicy& policy, AdaptivePlan& plan) {
-  const LaneRows calm(job, calm_routing(job, std::min(plan.rows_bound, kCalmLoad)));
-  const std::vector<CardMemory> memory =
-      steady_memory(job, profile, program, calm, decide_unit(policy, program.stages.size(), calm));
+void leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
+                             std::vector<LadderStage> stages, AdaptivePlan& plan) {
+  const LaneRows calm = calm_rows(job, std::min(plan.rows_bound, kCalmLoad));
   const Bytes limit = segment_limit(job, profile);
-  bool lacked = false;
-  for (std::size_t s = 0; s < memory.size(); ++s) {
-    AdaptivePlan::Stage& stage = plan.stages[s];
-    const std::int64_t over = (memory[s].reserved - limit).value;
-    const std::int64_t left = stage.headroom_bytes - stage.run_ahead_bytes;
-    if (over <= 0 || left <= 0) continue;
-    const std::int64_t kept = policy.most_excess(static_cast<std::int32_t>(s), calm);
-    stage.run_ahead_bytes =
-        stage.headroom_bytes - std::max<std::int64_t>(0, std::min(kept, left) - over);
-    lacked = true;
+  std::vector<bool> lacking(stages.size(), true);
+  const auto any = [&] { return std::ranges::any_of(lacking, [](bool lacks) { return lacks; }); };
+  for (int i = 0; i < kMostCalmTries && any(); ++i) {
+    for (std::size_t s = 0; s < stages.size(); ++s) stages[s].headroom = plan.stages[s].shared();
+    const LadderPolicy policy(program.schedule, stages);
+    const std::vector<CardMemory> memory =
+        steady_memory(job, profile, program, calm, decide_unit(policy, stages.size(), calm),
+                      CpuPace::kAhead, lacking);
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      AdaptivePlan::Stage& stage = plan.stages[s];
+      const std::int64_t over = (memory[s].reserved - limit).value;
+      lacking[s] = lacking[s] && over > 0 && stage.shared() > 0;
+      if (!lacking[s]) continue;
+      const std::int64_t kept = policy.most_excess(static_cast<std::int32_t>(s), calm);
+      stage.run_ahead_bytes =
+          stage.headroom_bytes - std::max<std::int64_t>(0, std::min(kept, stage.shared()) - over);
+    }
   }
-  return lacked;
 }
 
 }  // namespace tidemark

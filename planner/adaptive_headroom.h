@@ -18,9 +18,8 @@ namespace tidemark {
 void measure_headroom(const Job& job, const HardwareProfile& profile, const Program& program,
                       const std::vector<LadderStage>& stages, AdaptivePlan& plan);
 
-// Leaves of it what cards that decide by `policy` lack in calm while the CPU runs ahead, so that it
-// need not wait. Returns: whether any lacked something and has it.
-bool leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
-                             const LadderPolicy& policy, AdaptivePlan& plan);
+// Leaves of it what cards lack in calm while the CPU runs ahead, so that it need not wait.
+void leave_room_to_run_ahead(const Job& job, const HardwareProfile& profile, const Program& program,
+                             std::vector<LadderStage> stages, AdaptivePlan& plan);
 
 }  // namespace tidemark

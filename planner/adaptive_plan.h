@@ -29,6 +29,8 @@ struct AdaptivePlan {
     std::int64_t headroom_bytes = 0;   // under the most frugal rung and the bound; negative: none
     std::int64_t run_ahead_bytes = 0;  // of it, what decisions leave to a CPU ahead of its device
     std::vector<Rung> rungs;
+
+    std::int64_t shared() const { return headroom_bytes - run_ahead_bytes; }
   };
 
   std::string file;       // that it was read from

@@ -22,9 +22,6 @@
 namespace tidemark {
 namespace {
 
-// Headrooms that are tried until cards do not wait for their devices in calm.
-constexpr int kMostCalmTries = 4;
-
 // A policy works at the gates of MoE layers before the CPU goes on.
 void charge_decisions(std::int64_t host_ns, OperatorGraph& graph) {
   for (Operator& op : graph.forward) {
@@ -118,7 +115,7 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   const std::int64_t balanced = balanced_lane_rows(job);
   const auto bound = static_cast<std::int64_t>(static_cast<double>(balanced) * rows_bound);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
-  const LaneRows rows(job, balanced_routing(job));
+  const LaneRows rows = LaneRows::alike(job);
   const CalmRun calm = run_calm(job, profile, rows);
   const std::int64_t slowest = *std::ranges::max_element(calm.period_ns);
 
@@ -177,15 +174,9 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   });
   out.program = build_program(job, profile, std::move(graphs));
 
-  const LadderPolicy* policy = nullptr;
   const auto set_policy = [&] {
-    for (std::size_t s = 0; s < num_stages; ++s) {
-      const AdaptivePlan::Stage& stage = out.plan.stages[s];
-      stages[s].headroom = stage.headroom_bytes - stage.run_ahead_bytes;
-    }
-    auto made = std::make_unique<LadderPolicy>(out.program.schedule, stages);
-    policy = made.get();
-    out.policy = std::move(made);
+    for (std::size_t s = 0; s < num_stages; ++s) stages[s].headroom = out.plan.stages[s].shared();
+    out.policy = std::make_unique<LadderPolicy>(out.program.schedule, stages);
   };
   const auto decide = [&] {
     if (given == nullptr) {
@@ -201,13 +192,12 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
   decide();
   if (seeks_orders(job)) {
     const auto calm_taken =
-        calm_decisions(*policy, stages, rows, out.program.schedule.microbatches);
+        calm_decisions(*out.policy, stages, rows, out.program.schedule.microbatches);
     out.program = ordered_program(job, profile, std::move(out.program), calm_taken);
     decide();
   }
-  if (given != nullptr) return out;
-  for (int i = 0; i < kMostCalmTries; ++i) {
-    if (!leave_room_to_run_ahead(job, profile, out.program, *policy, out.plan)) break;
+  if (given == nullptr) {
+    leave_room_to_run_ahead(job, profile, out.program, stages, out.plan);
     set_policy();
   }
   return out;
@@ -225,7 +215,7 @@ AdaptiveRun heuristic_run(const Job& job, const HardwareProfile& profile) {
 
 ManagedRun fixed_run(const Job& job, const HardwareProfile& profile, double rows_bound) {
   AdaptiveRun run = prepare(job, profile, {.rows_bound = rows_bound, .decision_ns = 0});
-  const LaneRows rows(job, scaled(balanced_routing(job), rows_bound));
+  const LaneRows rows = LaneRows::alike(job, rows_bound);
   UnitDecisions decisions = decide_unit(*run.policy, run.program.stages.size(), rows);
   return {std::move(run.program), std::make_unique<ConstantPolicy>(std::move(decisions)),
           std::move(run.actions)};

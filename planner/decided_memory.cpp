@@ -27,29 +27,38 @@ std::int32_t enough_microbatches(const Schedule& schedule) {
 
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
-                                       const UnitDecisions& decisions, CpuPace pace) {
+                                       const UnitDecisions& decisions, CpuPace pace,
+                                       const std::vector<bool>& wanted) {
   const bool has_clocks =
       pace == CpuPace::kAhead;  // decisions may copy, wherever collectives record
-  ClockRecorder clocks(program, std::vector<std::int64_t>(program.stages.size(), 0), nullptr);
+  std::vector<std::int64_t> watched(program.stages.size(), 0);
+  for (std::size_t s = 0; s < wanted.size(); ++s) watched[s] = wanted[s] ? 0 : -1;
+  ClockRecorder clocks(program, watched, nullptr);
   Recorder* const recorders[] = {&clocks};
   if (has_clocks) run_units(program, {&rows, 1}, recorders, {&decisions, 1});
   std::vector<CardMemory> out(program.stages.size());
   parallel_for(out.size(), [&](std::size_t s) {
+    if (!wanted.empty() && !wanted[s]) return;
     const StageProgram& p = program.stages[s];
     const auto stage = static_cast<std::int32_t>(s);
     const MemorySequence sequence =
-        decided(build_memory_sequence(p.graph, program.schedule, stage, p.offload), decisions[s]);
+        build_memory_sequence(p.graph, program.schedule, stage, p.offload);
     const std::vector<ResidentItem> resident = resident_items(job, profile, p, stage);
-    const Card card{job,
-                    stage,
-                    p.graph,
-                    program.schedule.stages[s],
-                    sequence,
-                    resident,
-                    rows,
-                    0,
-                    profile.allocator_for(job.versions.dtk).collectives_record_streams,
-                    has_clocks ? &clocks.clock(s) : nullptr};
+    const Card card{
+        .job = job,
+        .stage = stage,
+        .graph = p.graph,
+        .steps = program.schedule.stages[s],
+        .sequence = sequence,
+        .resident = resident,
+        .rows = rows,
+        .lane = 0,
+        .collectives_record_streams =
+            profile.allocator_for(job.versions.dtk).collectives_record_streams,
+        .clock = has_clocks ? &clocks.clock(s) : nullptr,
+        .capacity = profile.capacity(),
+        .decisions = &decisions[s],
+    };
     out[s] = replay_card(card, CachingAllocator::kNoLimit).memory;
   });
   return out;
@@ -57,10 +66,11 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
 
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
-                                      const UnitDecisions& decisions, CpuPace pace) {
+                                      const UnitDecisions& decisions, CpuPace pace,
+                                      const std::vector<bool>& wanted) {
   const std::int64_t microbatches = enough_microbatches(program.schedule);
   if (microbatches == program.schedule.microbatches) {
-    return decided_memory(job, profile, program, rows, decisions, pace);
+    return decided_memory(job, profile, program, rows, decisions, pace, wanted);
   }
   Job shorter = job;
   shorter.batch.global_batch_size =
@@ -71,7 +81,7 @@ std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& pro
   for (StageDecisions& stage : first) {
     stage.taken.resize(static_cast<std::size_t>(microbatches * stage.actions));
   }
-  return decided_memory(shorter, profile, same, rows, first, pace);
+  return decided_memory(shorter, profile, same, rows, first, pace, wanted);
 }
 
 }  // namespace tidemark

@@ -19,11 +19,13 @@ namespace tidemark {
 // it runs out of memory.
 enum class CpuPace : std::uint8_t { kAhead, kWaits };
 
-// Returns: [stage]. Requires: `job` as on_platform gives it, and decisions for every stage.
+// `wanted`: [stage]; empty: all. Returns: [stage], zeros for those that are not wanted.
+// Requires: `job` as on_platform gives it, and decisions for every stage.
 std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& profile,
                                        const Program& program, const LaneRows& rows,
                                        const UnitDecisions& decisions,
-                                       CpuPace pace = CpuPace::kAhead);
+                                       CpuPace pace = CpuPace::kAhead,
+                                       const std::vector<bool>& wanted = {});
 
 // The same where all microbatches are alike, or drawn alike, in rows and decisions. Without virtual
 // stages an iteration of fewer then allocates as much: enough to fill the pipeline and to see
@@ -33,6 +35,7 @@ std::vector<CardMemory> decided_memory(const Job& job, const HardwareProfile& pr
 std::vector<CardMemory> steady_memory(const Job& job, const HardwareProfile& profile,
                                       const Program& program, const LaneRows& rows,
                                       const UnitDecisions& decisions,
-                                      CpuPace pace = CpuPace::kAhead);
+                                      CpuPace pace = CpuPace::kAhead,
+                                      const std::vector<bool>& wanted = {});
 
 }  // namespace tidemark

@@ -262,7 +262,7 @@ Program ordered_program(const Job& given, const HardwareProfile& profile) {
 Program ordered_program(const Job& job, const HardwareProfile& profile, Program megatron,
                         const std::vector<std::vector<std::uint8_t>>& taken) {
   if (!seeks_orders(job)) return megatron;
-  const LaneRows rows(job, balanced_routing(job));
+  const LaneRows rows = LaneRows::alike(job);
   OrderCache cache(kWork, {.duration_bits = 63});
   std::vector<OperatorGraph> graphs;
   UnitDecisions decisions;

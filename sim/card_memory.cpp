@@ -189,6 +189,7 @@ class Replay {
     if (last < 0) return;
     for (std::size_t i = 0; i < events.size(); ++i) {
       const MemoryEvent& e = events[i];
+      if (e.action >= 0 && !takes(e)) continue;
       event_ = static_cast<std::int64_t>(i);
       if (card_.clock != nullptr) advance_clock(e);
       if (!awaited_.empty()) keep_gradients_before(e);
@@ -351,6 +352,9 @@ class Replay {
   CachingAllocator::Handle& slot(std::int32_t storage, std::int64_t microbatch) {
     return live_[static_cast<std::size_t>(microbatch) * card_.graph.storages.size() +
                  static_cast<std::size_t>(storage)];
+  }
+  bool takes(const MemoryEvent& e) const {
+    return card_.decisions != nullptr && card_.decisions->takes(e.microbatch, e.action);
   }
   std::int64_t bytes(const MemoryEvent& e) const {
     const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];

@@ -19,6 +19,7 @@
 #include "models/job.h"
 #include "sim/allocator_snapshot.h"
 #include "sim/caching_allocator.h"
+#include "sim/decisions.h"
 #include "sim/issue_clock.h"
 #include "sim/memory_sequence.h"
 #include "sim/resident_memory.h"
@@ -69,6 +70,7 @@ struct Card {
   const StageClock* clock = nullptr;            // of that lane; null where no stream is recorded
   std::int64_t optimizer_rank = 0;              // see gradient_buffers
   Bytes capacity = CachingAllocator::kNoLimit;  // for the threshold of garbage collection
+  const StageDecisions* decisions = nullptr;    // null: no optional action is taken
 };
 
 // Replays a card whose segments may take `limit` together.

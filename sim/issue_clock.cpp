@@ -12,7 +12,7 @@ ClockRecorder::ClockRecorder(const Program& program, std::vector<std::int64_t> l
       next_(next),
       clocks_(program.stages.size()),
       host_(program.stages.size(), 0),
-      queued_(program.stages.size()) {
+      launches_(program.stages.size()) {
   for (std::size_t stage = 0; stage < clocks_.size(); ++stage) {
     if (lanes_[stage] < 0) continue;
     clocks_[stage].steps.resize(program.schedule.stages[stage].size());
@@ -27,19 +27,18 @@ void ClockRecorder::on_operator(std::int32_t stage, std::int32_t step, std::int3
   if (lanes_[s] < 0) return;
   const std::int64_t done = end[static_cast<std::size_t>(lanes_[s])];
   const ProgramOp& source = slot.ops[static_cast<std::size_t>(op)];
+  std::vector<StageClock::Times>& times = clocks_[s].steps[static_cast<std::size_t>(step)];
+  if (times.empty()) times.reserve(slot.ops.size());
   if (source.action >= 0 && start[static_cast<std::size_t>(lanes_[s])] == done) {  // not taken
-    clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
+    times.push_back({host_[s], done});
     return;
   }
-  std::deque<std::int64_t>& queue = queued_[s];
-  if (queue.size() == kLaunchQueue) {
-    host_[s] = std::max(host_[s], queue.front());
-    queue.pop_front();
-  }
-  queue.push_back(done);
+  Launches& launches = launches_[s];
+  std::int64_t& oldest = launches.done_ns[launches.count++ % kLaunchQueue];
+  host_[s] = std::max(host_[s], std::exchange(oldest, done));
   host_[s] += program_.host_issue_ns;
   if (source.operator_index >= 0) {
-    clocks_[s].steps[static_cast<std::size_t>(step)].push_back({host_[s], done});
+    times.push_back({host_[s], done});
   }
   if (source.host_waits) host_[s] = std::max(host_[s], done);
 }

@@ -2,9 +2,9 @@
 // the allocator asks on the CPU whether another stream has finished with a block.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "sim/lane_engine.h"
@@ -40,12 +40,18 @@ class ClockRecorder : public Recorder {
   const StageClock& clock(std::size_t stage) const { return clocks_[stage]; }
 
  private:
+  // The launch queue as a ring: when the device is done with each of the last launches.
+  struct Launches {
+    std::array<std::int64_t, kLaunchQueue> done_ns{};
+    std::size_t count = 0;
+  };
+
   const Program& program_;
   std::vector<std::int64_t> lanes_;  // [stage]
   Recorder* next_;
   std::vector<StageClock> clocks_;
-  std::vector<std::int64_t> host_;                // [stage]: as the engine advances it, or later
-  std::vector<std::deque<std::int64_t>> queued_;  // [stage]: ends of the last launches
+  std::vector<std::int64_t> host_;  // [stage]: as the engine advances it, or later
+  std::vector<Launches> launches_;  // [stage]
 };
 
 }  // namespace tidemark

@@ -76,7 +76,7 @@ class StageRun {
         channels_(channels),
         recorder_(recorder != nullptr && recorder->watches(stage) ? recorder : nullptr),
         index_(stage),
-        lanes_(static_cast<std::size_t>(program.lanes)),
+        lanes_(static_cast<std::size_t>(rows.lanes())),
         free_(kNumStreams * lanes_, 0),
         host_(lanes_, 0),
         start_(lanes_),
@@ -351,7 +351,7 @@ class StageRun {
 
   // Members start together, when the last one may, and take as long as the largest.
   void join(const LaneGroup& group, bool durations_differ) {
-    if (group.size == 1) return;
+    if (group.size == 1 || lanes_ == 1) return;
     const auto size = static_cast<std::size_t>(group.size);
     const auto stride = static_cast<std::size_t>(group.stride);
     lane_loops::join(lanes_, size, stride, start_.data(), times_.group_wait_ns.data());
@@ -433,8 +433,8 @@ class UnitRun {
 
 // All units have come to the reductions of stage `r` that its host waits for. Returns: whether
 // there were any.
-bool join_reductions(const Program& program, std::size_t r, std::span<UnitRun* const> units) {
-  const auto lanes = static_cast<std::size_t>(program.lanes);
+bool join_reductions(const Program& program, std::size_t lanes, std::size_t r,
+                     std::span<UnitRun* const> units) {
   const std::size_t count = units[0]->stage(r).reductions().size();
   const bool all = count > 0 && std::ranges::all_of(units, [&](const UnitRun* unit) {
                      return unit->stage(r).reductions().size() == count;
@@ -491,7 +491,7 @@ IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
     parallel_for(units.size(), [&](std::size_t u) { units[u]->advance(); });
     progress = false;
     for (std::size_t r = 0; r < program.stages.size(); ++r) {
-      progress |= join_reductions(program, r, units);
+      progress |= join_reductions(program, static_cast<std::size_t>(rows[0].lanes()), r, units);
     }
   }
 

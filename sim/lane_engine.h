@@ -59,7 +59,8 @@ struct IterationTimes {
   std::vector<UnitTimes> units;
 };
 
-// `rows`: of each unit, for every microbatch and MoE layer of the program. `recorders`: of each
+// `rows`: of each unit, for every microbatch and MoE layer of the program; of one lane where all of
+// a stage's are alike (LaneRows::alike). `recorders`: of each
 // unit, null where nobody looks; or none at all. `decisions`: of each unit; without, no optional
 // action is taken. Throws: std::logic_error when stages wait for each
 // other (a schedule that deadlocks).

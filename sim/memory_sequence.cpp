@@ -14,8 +14,12 @@ constexpr std::int32_t kUnbound = -2;  // a Python name without a value
 // What a stage's operators allocate and free, and reference counts of what outlives them.
 class References {
  public:
-  References(const OperatorGraph& graph, const std::vector<StorageId>& carried_over)
+  // `memory`: written over.
+  References(const OperatorGraph& graph, const std::vector<StorageId>& carried_over,
+             LargeVector<MemoryEvent> memory)
       : graph_(graph), operators_(graph), lives_(lifetimes(graph)) {
+    sequence_.events = std::move(memory);
+    sequence_.events.clear();
     plan_slots();
     for (StorageId s : carried_over) {
       retain(s, kPreviousIteration);
@@ -305,8 +309,8 @@ class DecoderInputs {
 class PlainWalk {
  public:
   PlainWalk(const OperatorGraph& graph, std::int32_t microbatches,
-            const std::vector<StorageId>& carried_over)
-      : references_(graph, carried_over),
+            const std::vector<StorageId>& carried_over, LargeVector<MemoryEvent> memory)
+      : references_(graph, carried_over, std::move(memory)),
         microbatches_(microbatches),
         decoder_input_(references_, 1, carried_over),
         border_(graph.chunks[0]) {}
@@ -394,8 +398,8 @@ class PlainWalk {
 class InterleavedWalk {
  public:
   InterleavedWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
-                  const std::vector<StorageId>& carried_over)
-      : references_(graph, carried_over),
+                  const std::vector<StorageId>& carried_over, LargeVector<MemoryEvent> memory)
+      : references_(graph, carried_over, std::move(memory)),
         decoder_input_(references_, graph.chunks.size(), carried_over),
         overlaps_(schedule.overlaps_transfers),
         microbatches_(schedule.microbatches),
@@ -579,8 +583,8 @@ class Offloading {
 class StandInWalk {
  public:
   StandInWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
-              const std::vector<ChunkOffload>& offload)
-      : references_(graph, {}),
+              const std::vector<ChunkOffload>& offload, LargeVector<MemoryEvent> memory)
+      : references_(graph, {}, std::move(memory)),
         offloading_(references_, offload),
         microbatches_(schedule.microbatches),
         warmup_(schedule.warmup[static_cast<std::size_t>(stage)]) {}
@@ -681,8 +685,9 @@ class StandInWalk {
 // Schedules whose weight gradients run as slots of their own.
 class SplitWalk {
  public:
-  SplitWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage)
-      : references_(graph, {}), schedule_(schedule), stage_(stage) {}
+  SplitWalk(const OperatorGraph& graph, const Schedule& schedule, std::int32_t stage,
+            LargeVector<MemoryEvent> memory)
+      : references_(graph, {}, std::move(memory)), schedule_(schedule), stage_(stage) {}
 
   MemorySequence build(const std::vector<Step>& steps) && {
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -762,31 +767,29 @@ class SplitWalk {
 
 }  // namespace
 
-MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions) {
-  MemorySequence out;
-  out.carried_over = sequence.carried_over;
-  for (const MemoryEvent& e : sequence.events) {
-    if (e.action >= 0 && !decisions.takes(e.microbatch, e.action)) continue;
-    out.events.push_back(e);
-  }
-  return out;
-}
-
 MemorySequence build_memory_sequence(const OperatorGraph& graph, const Schedule& schedule,
                                      std::int32_t stage, const std::vector<ChunkOffload>& offload) {
   const std::vector<Step>& steps = schedule.stages[static_cast<std::size_t>(stage)];
+  LargeVector<MemoryEvent> memory;
+  memory.reserve(2 * graph.storages.size() * static_cast<std::size_t>(schedule.microbatches));
   if (schedule.lists_stand_ins) {
-    return StandInWalk(graph, schedule, stage, offload).build(steps);
+    return StandInWalk(graph, schedule, stage, offload, std::move(memory)).build(steps);
   }
-  if (schedule.buffers_sends) return SplitWalk(graph, schedule, stage).build(steps);
-  const auto walk = [&](const std::vector<StorageId>& carried_over) {
+  if (schedule.buffers_sends) {
+    return SplitWalk(graph, schedule, stage, std::move(memory)).build(steps);
+  }
+  const auto walk = [&](const std::vector<StorageId>& carried_over,
+                        LargeVector<MemoryEvent> events) {
     return schedule.chunks == 1
-               ? PlainWalk(graph, schedule.microbatches, carried_over).build(steps)
-               : InterleavedWalk(graph, schedule, stage, carried_over).build(steps);
+               ? PlainWalk(graph, schedule.microbatches, carried_over, std::move(events))
+                     .build(steps)
+               : InterleavedWalk(graph, schedule, stage, carried_over, std::move(events))
+                     .build(steps);
   };
   // What the first iteration leaves is what every later one begins with.
-  const std::vector<StorageId> left = walk({}).carried_over;
-  MemorySequence steady = walk(left);
+  MemorySequence first = walk({}, std::move(memory));
+  const std::vector<StorageId> left = first.carried_over;
+  MemorySequence steady = walk(left, std::move(first.events));
   if (steady.carried_over != left) {
     throw std::logic_error("the memory sequence leaks a storage of its stage");
   }

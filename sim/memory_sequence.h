@@ -27,7 +27,6 @@
 
 #include "models/large_vector.h"
 #include "models/operator_graph.h"
-#include "sim/decisions.h"
 #include "sim/ratio_offload.h"
 #include "sim/schedule.h"
 
@@ -49,9 +48,6 @@ struct MemorySequence {
   LargeVector<MemoryEvent> events;      // of an iteration
   std::vector<StorageId> carried_over;  // live when an iteration (but the first) begins, and ends
 };
-
-// The sequence under decisions: without events of actions that are not taken.
-MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions);
 
 // `offload`: of each chunk, where lists keep stand-ins; empty: nothing is offloaded.
 // Throws: std::logic_error if anything but what an iteration carries over would stay allocated.

@@ -17,18 +17,19 @@ AllocatorSnapshot snapshot_at_peak(const Job& given, const HardwareProfile& prof
   ClockRecorder clocks(simulation.program, lanes, nullptr);
   Recorder* const recorders[] = {&clocks};
   if (records) run_units(simulation.program, {&simulation.rows, 1}, recorders);
-  const Card card{job,
-                  stage,
-                  simulation.program.stages[index].graph,
-                  simulation.program.schedule.stages[index],
-                  result.sequence,
-                  result.resident,
-                  simulation.rows,
-                  result.hottest_lane,
-                  collectives,
-                  records ? &clocks.clock(index) : nullptr,
-                  0,
-                  simulation.result.capacity};
+  const Card card{
+      .job = job,
+      .stage = stage,
+      .graph = simulation.program.stages[index].graph,
+      .steps = simulation.program.schedule.stages[index],
+      .sequence = result.sequence,
+      .resident = result.resident,
+      .rows = simulation.rows,
+      .lane = result.hottest_lane,
+      .collectives_record_streams = collectives,
+      .clock = records ? &clocks.clock(index) : nullptr,
+      .capacity = simulation.result.capacity,
+  };
   return snapshot_card(card,
                        result.memory.lanes[static_cast<std::size_t>(result.hottest_lane)].event);
 }

@@ -115,18 +115,19 @@ StageResult stage_memory(const Job& job, const HardwareProfile& profile, const P
 void replay_hottest_card(const Job& job, const Program& program, const LaneRows& rows,
                          std::size_t stage, bool collectives_record, const StageClock* clock,
                          Bytes limit, Bytes capacity, StageResult& out) {
-  const Card card{job,
-                  static_cast<std::int64_t>(stage),
-                  program.stages[stage].graph,
-                  program.schedule.stages[stage],
-                  out.sequence,
-                  out.resident,
-                  rows,
-                  out.hottest_lane,
-                  collectives_record,
-                  clock,
-                  0,
-                  capacity};
+  const Card card{
+      .job = job,
+      .stage = static_cast<std::int64_t>(stage),
+      .graph = program.stages[stage].graph,
+      .steps = program.schedule.stages[stage],
+      .sequence = out.sequence,
+      .resident = out.resident,
+      .rows = rows,
+      .lane = out.hottest_lane,
+      .collectives_record_streams = collectives_record,
+      .clock = clock,
+      .capacity = capacity,
+  };
   out.card = replay_card(card, CachingAllocator::kNoLimit);
   if (out.card.memory.reserved <= limit) return;
   const CardReplay limited = replay_card(card, limit);
@@ -218,17 +219,17 @@ RankPeak highest_peak(const Job& given, const HardwareProfile& profile,
     const StageResult& result = simulation.result.stages[stage];
     const std::vector<ResidentItem> resident =
         resident_items(job, profile, program, out.stage, out.optimizer_rank);
-    const Card card{job,
-                    out.stage,
-                    program.graph,
-                    simulation.program.schedule.stages[stage],
-                    result.sequence,
-                    resident,
-                    simulation.rows,
-                    result.hottest_lane,
-                    false,
-                    nullptr,
-                    out.optimizer_rank};
+    const Card card{
+        .job = job,
+        .stage = out.stage,
+        .graph = program.graph,
+        .steps = simulation.program.schedule.stages[stage],
+        .sequence = result.sequence,
+        .resident = resident,
+        .rows = simulation.rows,
+        .lane = result.hottest_lane,
+        .optimizer_rank = out.optimizer_rank,
+    };
     out.peak = replay_card(card, CachingAllocator::kNoLimit).memory.peak;
   });
   return *std::ranges::max_element(peaks, {}, &RankPeak::peak);

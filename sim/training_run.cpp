@@ -68,10 +68,6 @@ struct TrainingRun::Impl {
 
   struct Stage {
     MemorySequence sequence;
-    MemorySequence decided_sequence;  // of the hottest card, where something is decided
-    const MemorySequence& replayed(bool decides) const {
-      return decides ? decided_sequence : sequence;
-    }
     std::unique_ptr<LanePeaks> compiled;
     std::vector<ResidentItem> resident;
     std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
@@ -137,18 +133,21 @@ struct TrainingRun::Impl {
       Stage& stage = stages[s];
       const auto unit = static_cast<std::size_t>(stage.hottest.unit);
       const StageClock& clock = clocks[unit]->clock(s);
-      if (policy != nullptr) stage.decided_sequence = decided(stage.sequence, decisions[unit][s]);
-      const MemorySequence& replayed = stage.replayed(policy != nullptr);
-      const Card card{job,
-                      static_cast<std::int64_t>(s),
-                      program.stages[s].graph,
-                      program.schedule.stages[s],
-                      replayed,
-                      stage.resident,
-                      rows[static_cast<std::size_t>(stage.hottest.unit)],
-                      stage.hottest.lane,
-                      profile.allocator_for(job.versions.dtk).collectives_record_streams,
-                      records ? &clock : nullptr};
+      const Card card{
+          .job = job,
+          .stage = static_cast<std::int64_t>(s),
+          .graph = program.stages[s].graph,
+          .steps = program.schedule.stages[s],
+          .sequence = stage.sequence,
+          .resident = stage.resident,
+          .rows = rows[static_cast<std::size_t>(stage.hottest.unit)],
+          .lane = stage.hottest.lane,
+          .collectives_record_streams =
+              profile.allocator_for(job.versions.dtk).collectives_record_streams,
+          .clock = records ? &clock : nullptr,
+          .capacity = profile.capacity(),
+          .decisions = policy != nullptr ? &decisions[unit][s] : nullptr,
+      };
       stage.card = replay_card(card, CachingAllocator::kNoLimit);
       stage.out_of_memory.reset();
       if (stage.card.memory.reserved <= limit) return;
@@ -161,7 +160,7 @@ struct TrainingRun::Impl {
       stage.out_of_memory_ns = 0;
       if (limited.out_of_memory->event >= 0) {
         const MemoryEvent& e =
-            replayed.events[static_cast<std::size_t>(limited.out_of_memory->event)];
+            stage.sequence.events[static_cast<std::size_t>(limited.out_of_memory->event)];
         stage.out_of_memory_ns =
             clock.steps[static_cast<std::size_t>(e.step)][static_cast<std::size_t>(e.op)].issued_ns;
       }
@@ -233,8 +232,8 @@ struct TrainingRun::Impl {
     out.requested = stage.out_of_memory->requested;
     out.short_by = stage.card.memory.reserved - limit;
     if (stage.out_of_memory->event < 0) return out;
-    const MemoryEvent& e = stage.replayed(policy != nullptr)
-                               .events[static_cast<std::size_t>(stage.out_of_memory->event)];
+    const MemoryEvent& e =
+        stage.sequence.events[static_cast<std::size_t>(stage.out_of_memory->event)];
     const Storage& storage =
         program.stages[first_out].graph.storages[static_cast<std::size_t>(e.storage)];
     out.microbatch = e.microbatch;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
+
+#include "models/layer_operators.h"
 
 namespace tidemark {
 
@@ -12,6 +15,38 @@ LaneRows::LaneRows(const Job& job)
       parts_(job.layout.expert_tensor) {}
 
 LaneRows::LaneRows(const Job& job, const RoutingCounts& counts) : LaneRows(job) { assign(counts); }
+
+LaneRows LaneRows::alike(const Job& job, const Load& load) {
+  LaneRows out(job);
+  const std::int64_t lanes = std::exchange(out.lanes_, 1);
+  out.moe_layers_ = job.model.num_moe_layers();
+  if (out.moe_layers_ == 0) return out;
+  const std::int64_t experts = job.model.moe->num_experts;
+  out.local_experts_ = experts / out.ranks_;
+  const std::int64_t groups = lanes / (out.ranks_ * out.parts_);
+  const std::int64_t total = rows_sent(job) * lanes;
+  const std::int64_t microbatches = job.batch.num_microbatches(job.layout);
+  const auto tables = static_cast<std::size_t>(microbatches * out.moe_layers_);
+  out.rows_.assign(tables, 0);
+  out.of_expert_.resize(tables * static_cast<std::size_t>(out.local_experts_));
+  std::size_t at = 0;
+  for (std::size_t table = 0; table < tables; ++table) {
+    const auto of_table = static_cast<std::int64_t>(table);
+    const double factor = load(of_table / out.moe_layers_, of_table % out.moe_layers_);
+    for (std::int64_t e = 0; e < out.local_experts_; ++e) {
+      const std::int64_t balanced = total / experts + (e < total % experts ? 1 : 0);
+      const auto count = static_cast<std::int64_t>(static_cast<double>(balanced) * factor);
+      const std::int64_t share = (count + groups - 1) / groups;
+      out.of_expert_[at++] = static_cast<std::int32_t>(share);
+      out.rows_[table] += share;
+    }
+  }
+  return out;
+}
+
+LaneRows LaneRows::alike(const Job& job, double load) {
+  return alike(job, [load](std::int64_t, std::int64_t) { return load; });
+}
 
 void LaneRows::assign(const RoutingCounts& counts) {
   moe_layers_ = counts.moe_layers;

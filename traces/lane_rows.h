@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "models/job.h"
 #include "models/large_vector.h"
@@ -17,6 +18,12 @@ class LaneRows {
  public:
   explicit LaneRows(const Job& job);  // without any
   LaneRows(const Job& job, const RoutingCounts& counts);
+
+  // One lane in place of all, where they are alike: each of its experts receives its balanced share
+  // (balanced_routing, lane 0) times `load` of the microbatch and MoE layer, rounded down.
+  using Load = std::function<double(std::int64_t microbatch, std::int64_t moe_layer)>;
+  static LaneRows alike(const Job& job, const Load& load);
+  static LaneRows alike(const Job& job, double load = 1);
 
   // Takes another iteration's counts, in the memory of the last. Requires: the same job.
   void assign(const RoutingCounts& counts);

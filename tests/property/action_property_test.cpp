@@ -10,10 +10,12 @@
 #include "models/layer_operators.h"
 #include "planner/action_catalogue.h"
 #include "planner/optional_actions.h"
+#include "sim/card_memory.h"
 #include "sim/lane_engine.h"
 #include "sim/lane_peaks.h"
 #include "sim/memory_sequence.h"
 #include "sim/program.h"
+#include "sim/simulation.h"
 #include "tests/support/apply_actions.h"
 #include "tests/support/naive_engine.h"
 #include "tests/support/naive_memory.h"
@@ -133,6 +135,23 @@ TEST(OptionalActions, EnginesAndMemoryModelsAgreeOnAnyDecisions) {
             replay(job, graphs[s], decided_sequence, rows[0], static_cast<std::int64_t>(lane));
         ASSERT_EQ(replayed.peak, peaks[lane]) << describe(job, seed);
       }
+      // The emulated allocator as well.
+      const std::vector<ResidentItem> resident =
+          resident_items(job, profile, program.stages[s], stage);
+      const auto card = [&](const MemorySequence& replayed, const StageDecisions* taken) {
+        return Card{.job = job,
+                    .stage = stage,
+                    .graph = graphs[s],
+                    .steps = program.schedule.stages[s],
+                    .sequence = replayed,
+                    .resident = resident,
+                    .rows = rows[0],
+                    .decisions = taken};
+      };
+      const Bytes limit = CachingAllocator::kNoLimit;
+      ASSERT_EQ(replay_card(card(sequence, &decisions[0][s]), limit).memory.reserved,
+                replay_card(card(decided_sequence, nullptr), limit).memory.reserved)
+          << describe(job, seed);
     }
   }
 }

@@ -369,6 +369,9 @@ TEST(LaneEngine, LanesAreAlikeUnderBalancedRouting) {
     }
     ++compared;
     const Simulation run = simulate(job, profile_of(seed), routing);
+    const LaneRows one = LaneRows::alike(on_platform(job, profile_of(seed)));
+    ASSERT_EQ(run_units(run.program, {&one, 1}).iteration_ns, run.result.iteration.time_ns)
+        << describe(job, seed);
     for (const StageResult& stage : run.result.stages) {
       for (std::size_t lane = 1; lane < stage.memory.lanes.size(); ++lane) {
         ASSERT_EQ(stage.times.finish_ns[lane], stage.times.finish_ns[0]) << describe(job, seed);

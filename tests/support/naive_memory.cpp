@@ -604,6 +604,16 @@ NaiveMemory replay(const Job& job, const OperatorGraph& graph, const MemorySeque
   return out;
 }
 
+MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions) {
+  MemorySequence out{{}, sequence.carried_over};
+  for (const MemoryEvent& e : sequence.events) {
+    if (e.action >= 0 && !decisions.takes(e.microbatch, e.action)) continue;
+    out.events.push_back(e);
+    out.events.back().action = -1;
+  }
+  return out;
+}
+
 NaiveMemory run_schedule(const Job& job, const OperatorGraph& graph, std::int64_t stage,
                          const LaneRows& rows, std::int64_t lane) {
   NaiveMemory out;

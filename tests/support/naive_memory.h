@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/operator_graph.h"
+#include "sim/decisions.h"
 #include "sim/memory_sequence.h"
 #include "traces/lane_rows.h"
 
@@ -29,6 +30,9 @@ struct NaiveMemory {
 // Throws: std::logic_error when something is allocated twice or freed without being live.
 NaiveMemory replay(const Job& job, const OperatorGraph& graph, const MemorySequence& sequence,
                    const LaneRows& rows, std::int64_t lane);
+
+// The events of actions that are taken, as if nothing had been optional.
+MemorySequence decided(const MemorySequence& sequence, const StageDecisions& decisions);
 
 NaiveMemory run_schedule(const Job& job, const OperatorGraph& graph, std::int64_t stage,
                          const LaneRows& rows, std::int64_t lane);

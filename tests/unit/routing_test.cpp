@@ -110,5 +110,33 @@ TEST(LaneRows, AreFoundByMicrobatchAndLayer) {
   EXPECT_EQ(rows.at(1, 0)[1], 5);
 }
 
+// Of lane 0, which has the remainders of experts and of groups.
+TEST(LaneRows, OfOneLaneInPlaceOfAllAreThoseOfTheFirst) {
+  for (const Job& job : {moe_job(1, 1, 4, 1, 8), moe_job(1, 1, 1, 1, 5), moe_job(2, 2, 2, 1, 6)}) {
+    for (const double load : {1.0, 1.3}) {
+      const LaneRows all(job, scaled(balanced_routing(job), load));
+      const LaneRows one = LaneRows::alike(job, load);
+      ASSERT_EQ(one.lanes(), 1);
+      ASSERT_EQ(one.local_experts(), all.local_experts());
+      EXPECT_EQ(one.at(0, 0)[0], all.at(0, 0)[0]);
+      for (std::int64_t e = 0; e < all.local_experts(); ++e) {
+        EXPECT_EQ(one.expert_at(0, 0, e)[0], all.expert_at(0, 0, e)[0]);
+      }
+    }
+  }
+}
+
+TEST(LaneRows, OfOneLaneDifferByMicrobatchAndLayerAsAsked) {
+  Job job = moe_job(1, 1, 4, 1, 8);  // 32 rows a lane
+  job.model.moe_layer = {true, true};
+  job.batch.global_batch_size *= 2;
+  const LaneRows rows = LaneRows::alike(job, [](std::int64_t microbatch, std::int64_t layer) {
+    return 1.0 + static_cast<double>(microbatch) + 0.5 * static_cast<double>(layer);
+  });
+  EXPECT_EQ(rows.at(0, 0)[0], 32);
+  EXPECT_EQ(rows.at(0, 1)[0], 48);
+  EXPECT_EQ(rows.at(1, 0)[0], 64);
+}
+
 }  // namespace
 }  // namespace tidemark::routing_test
