@@ -27,8 +27,8 @@ class LargeAllocator {
   LargeAllocator(const LargeAllocator<U>&) {}
 
   T* allocate(std::size_t count) {
-    const std::size_t bytes = count * sizeof(T);
-    if (bytes < kHugePage) return std::allocator<T>().allocate(count);
+    if (count * sizeof(T) < kHugePage) return std::allocator<T>().allocate(count);
+    const std::size_t bytes = (count * sizeof(T) + kHugePage - 1) / kHugePage * kHugePage;
     void* const memory = ::operator new (bytes, std::align_val_t{kHugePage});
 #ifdef __linux__
     madvise(memory, bytes, MADV_HUGEPAGE);  // advice: nothing depends on whether it is taken

@@ -65,10 +65,25 @@ struct Channels {
   std::vector<Channel> gradients;
 };
 
+// What a slot or a transfer computes in, shared by the stages of a unit: one runs at a time.
+struct Scratch {
+  Scratch(const Program& program, std::size_t lanes) : start(lanes), duration(lanes) {
+    std::int32_t awaited = 0;
+    for (const StageProgram& stage : program.stages) {
+      for_each_slot_program(
+          stage, [&](const SlotProgram& slot) { awaited = std::max(awaited, slot.awaited); });
+    }
+    end.resize(static_cast<std::size_t>(awaited) * lanes);
+  }
+  LargeVector<std::int64_t> end;       // [awaited operator of the slot][lane]
+  std::vector<std::int64_t> start;     // [lane]
+  std::vector<std::int64_t> duration;  // [lane]
+};
+
 class StageRun {
  public:
   StageRun(const Program& program, const LaneRows& rows, std::int32_t stage, Channels& channels,
-           Recorder* recorder, const StageDecisions* decisions)
+           Scratch& scratch, Recorder* recorder, const StageDecisions* decisions)
       : program_(program),
         decisions_(decisions),
         steps_(program.schedule.stages[static_cast<std::size_t>(stage)]),
@@ -79,14 +94,10 @@ class StageRun {
         lanes_(static_cast<std::size_t>(rows.lanes())),
         free_(kNumStreams * lanes_, 0),
         host_(lanes_, 0),
-        start_(lanes_),
-        duration_(lanes_) {
+        end_(scratch.end),
+        start_(scratch.start),
+        duration_(scratch.duration) {
     times_.group_wait_ns.assign(lanes_, 0);
-    std::int32_t awaited = 0;
-    for_each_slot_program(
-        program.stages[static_cast<std::size_t>(stage)],
-        [&](const SlotProgram& slot) { awaited = std::max(awaited, slot.awaited); });
-    end_.resize(static_cast<std::size_t>(awaited) * lanes_);
   }
 
   bool finished() const { return finished_; }
@@ -381,12 +392,12 @@ class StageRun {
   std::vector<Received> received_;  // posted, and waited for by a later step
   Awaited sending_activation_;
   Awaited sending_gradient_;
-  std::vector<std::int64_t> free_;      // [stream][lane]
-  std::vector<std::int64_t> host_;      // [lane]: when the host last waited
-  std::int64_t issued_ns_ = 0;          // it has issued operators for since then
-  LargeVector<std::int64_t> end_;       // [awaited operator of the slot][lane]
-  std::vector<std::int64_t> start_;     // [lane]
-  std::vector<std::int64_t> duration_;  // [lane]
+  std::vector<std::int64_t> free_;  // [stream][lane]
+  std::vector<std::int64_t> host_;  // [lane]: when the host last waited
+  std::int64_t issued_ns_ = 0;      // it has issued operators for since then
+  LargeVector<std::int64_t>& end_;  // as in Scratch
+  std::vector<std::int64_t>& start_;
+  std::vector<std::int64_t>& duration_;
   StageTimes times_;
 };
 
@@ -402,7 +413,8 @@ std::size_t outstanding_messages(const Schedule& schedule) {
 class UnitRun {
  public:
   UnitRun(const Program& program, const LaneRows& rows, Recorder* recorder,
-          const UnitDecisions* decisions) {
+          const UnitDecisions* decisions)
+      : scratch_(program, static_cast<std::size_t>(rows.lanes())) {
     channels_.activations.assign(
         program.stages.size() * static_cast<std::size_t>(program.schedule.chunks),
         Channel(outstanding_messages(program.schedule)));
@@ -410,7 +422,7 @@ class UnitRun {
     stages_.reserve(program.stages.size());
     for (std::int32_t r = 0; r < std::ssize(program.stages); ++r) {
       stages_.emplace_back(
-          program, rows, r, channels_, recorder,
+          program, rows, r, channels_, scratch_, recorder,
           decisions == nullptr ? nullptr : &(*decisions)[static_cast<std::size_t>(r)]);
     }
   }
@@ -427,7 +439,8 @@ class UnitRun {
   const StageRun& stage(std::size_t r) const { return stages_[r]; }
 
  private:
-  Channels channels_;  // the stages refer to it
+  Channels channels_;  // the stages refer to these
+  Scratch scratch_;
   std::vector<StageRun> stages_;
 };
 

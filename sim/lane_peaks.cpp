@@ -6,8 +6,6 @@
 #include "sim/lane_loops.h"
 
 namespace tidemark {
-namespace {}  // namespace
-
 LanePeaks::LanePeaks(const Job& job, const OperatorGraph& graph, const MemorySequence& sequence) {
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
   const auto microbatches = static_cast<std::int32_t>(job.batch.num_microbatches(job.layout));
@@ -16,6 +14,7 @@ LanePeaks::LanePeaks(const Job& job, const OperatorGraph& graph, const MemorySeq
     common += round_up(graph.storages[s.index()].bytes.fixed, kAllocatorBlock);
   }
   std::int64_t highest = common;
+  changes_.reserve(sequence.events.size());
   for (const MemoryEvent& e : sequence.events) {
     const Storage& storage = graph.storages[static_cast<std::size_t>(e.storage)];
     if (storage.bytes.per_row == 0 && e.action < 0) {

@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "models/large_vector.h"
 #include "models/operator_graph.h"
 #include "sim/memory_sequence.h"
 #include "traces/lane_rows.h"
@@ -35,7 +35,7 @@ class LanePeaks {
     std::int32_t action = -1;
     bool allocates = false;
   };
-  std::vector<Change> changes_;
+  LargeVector<Change> changes_;
   std::int64_t last_common_ = 0;  // after the last change
 };
 

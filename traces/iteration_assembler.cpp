@@ -1,5 +1,6 @@
 #include "traces/iteration_assembler.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/input_error.h"
@@ -28,7 +29,10 @@ IterationAssembler::Record IterationAssembler::record(std::int64_t iteration, st
   Open& open = open_[iteration];
   if (open.units.empty()) {
     open.units.resize(static_cast<std::size_t>(shape_.units));
-    for (RoutingCounts& counts : open.units) resize(counts, shape_);
+    for (RoutingCounts& counts : open.units) {
+      resize(counts, shape_);
+      std::ranges::fill(counts.counts, 0);
+    }
     open.missing = shape_.units * shape_.microbatches * shape_.moe_layers * members_;
     open.seen.resize(static_cast<std::size_t>(open.missing));
   }

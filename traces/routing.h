@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/job.h"
+#include "models/large_vector.h"
 
 namespace tidemark {
 
@@ -14,7 +15,7 @@ struct RoutingCounts {
   std::int64_t microbatches = 0;
   std::int64_t moe_layers = 0;
   std::int64_t experts = 0;
-  std::vector<std::int64_t> counts;  // [microbatch][moe layer][expert]
+  LargeVector<std::int64_t> counts;  // [microbatch][moe layer][expert]
 
   std::int64_t at(std::int64_t microbatch, std::int64_t layer, std::int64_t expert) const {
     return counts[static_cast<std::size_t>((microbatch * moe_layers + layer) * experts + expert)];

@@ -14,7 +14,7 @@ constexpr RoutingShape kShape{1, 1, 1, 4, 2, 20, 2};
 RoutingCounts counts_of(std::vector<std::int64_t> values) {
   RoutingCounts counts;
   resize(counts, kShape);
-  counts.counts = std::move(values);
+  counts.counts.assign(values.begin(), values.end());
   return counts;
 }
 

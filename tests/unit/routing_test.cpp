@@ -47,7 +47,7 @@ RoutingCounts counts_of(std::vector<std::int64_t> counts) {
   out.microbatches = 1;
   out.moe_layers = 1;
   out.experts = std::ssize(counts);
-  out.counts = std::move(counts);
+  out.counts.assign(counts.begin(), counts.end());
   return out;
 }
 

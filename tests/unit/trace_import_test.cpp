@@ -44,7 +44,7 @@ Imported imported(const Import& import) {
   RoutingCounts counts;
   for (std::int64_t i = 0; i < file.info().iterations * file.info().shape.units; ++i) {
     file.read(i / file.info().shape.units, i % file.info().shape.units, counts);
-    result.counts.push_back(counts.counts);
+    result.counts.emplace_back(counts.counts.begin(), counts.counts.end());
   }
   return result;
 }

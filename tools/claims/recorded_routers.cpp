@@ -77,7 +77,7 @@ std::vector<Workload> fit_recorded_routers(const std::filesystem::path& table) {
     }
     ++shape.moe_layers;
     task.shape = shape;
-    std::vector<std::int64_t>& counts = task.counts.counts;
+    auto& counts = task.counts.counts;
     counts.insert(counts.end(), layer.counts.begin(), layer.counts.end());
   });
   std::vector<Workload> fitted;
