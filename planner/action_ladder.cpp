@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "planner/greedy_ladder.h"
 #include "planner/provision.h"
 
 namespace tidemark {
@@ -72,6 +73,7 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
   problem.lanes[0].rows = options.balanced_rows;
   problem.lanes[0].host_budget = options.host_bytes;
   const Extent all = extent(classes.classes, options.balanced_rows);
+  const std::vector<LadderRung> greedy = build_greedy_ladder(catalogue, options);
   ProvisionWorkspace workspace;
   std::vector<LadderRung> rungs;
   LadderRung everything;
@@ -85,8 +87,16 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
     }
     const SolveResult result = provision(problem, WorkLimit{}, workspace);
     if (!result.has_plan()) continue;
-    rungs.push_back(
-        {choice_of(classes, result.counts_of(0, num_actions(problem))), result.objective_ns});
+    LadderRung rung{choice_of(classes, result.counts_of(0, num_actions(problem))),
+                    result.objective_ns};
+    if (result.status != SolveStatus::kOptimal) {
+      const std::int64_t budget = problem.lanes[0].budget[0];
+      const auto other = std::ranges::find_if(greedy, [&](const LadderRung& g) {
+        return held_by(g, catalogue, options.balanced_rows) <= budget;
+      });
+      if (other != greedy.end() && other->exposed_ns < rung.exposed_ns) rung = *other;
+    }
+    rungs.push_back(std::move(rung));
   }
   return rungs;
 }

@@ -3,10 +3,11 @@
 //
 // Each holds less than the one before; rung r at most its share of what one microbatch keeps under
 // balanced routing, evenly spaced from everything to the least, at the least exposed time
-// (planner/provision.h) and within the host memory. A share that host memory does not allow has no
-// rung. One that holds little enough for the next share too stands for both. Slack
-// of a stage is the time by which the slowest stage's forward and backward are longer than its own;
-// copies of a microbatch have one such period in each direction.
+// (planner/provision.h; where its search ends at the work limit, the greedy plan of
+// planner/greedy_ladder.h if that exposes less) and within the host memory. A share that host
+// memory does not allow has no rung. One that holds little enough for the next share too stands for
+// both. Slack of a stage is the time by which the slowest stage's forward and backward are longer
+// than its own; copies of a microbatch have one such period in each direction.
 #pragma once
 
 #include <cstdint>

@@ -60,7 +60,7 @@ LaneRows rows_of(std::vector<std::int64_t> rows) {
   RoutingCounts counts;
   counts.microbatches = counts.moe_layers = 1;
   counts.experts = std::ssize(rows);
-  counts.counts = std::move(rows);
+  counts.counts.assign(rows.begin(), rows.end());
   return LaneRows(job, counts);
 }
 
