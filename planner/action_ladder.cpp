@@ -26,7 +26,8 @@ Extent extent(const std::vector<StorageClass>& classes, std::int64_t rows) {
   return sum;
 }
 
-// Entries of a class take its actions in the order of the forward.
+// Of a class's storages the first of the forward give up most: their copies have the rest of the
+// forward to leave in, and come back last. What is saved is saved at the end.
 std::vector<std::int32_t> choice_of(const CatalogueClasses& classes,
                                     std::span<const std::int32_t> counts) {
   std::vector<std::vector<std::int32_t>> left;  // [class][action]
@@ -39,9 +40,10 @@ std::vector<std::int32_t> choice_of(const CatalogueClasses& classes,
   std::vector<std::int32_t> choice;
   for (const std::int32_t c : classes.class_of) {
     std::vector<std::int32_t>& of_class = left[static_cast<std::size_t>(c)];
-    const auto some = std::ranges::find_if(of_class, [](std::int32_t n) { return n > 0; });
-    --*some;
-    choice.push_back(static_cast<std::int32_t>(some - of_class.begin()));
+    auto action = std::ssize(of_class) - 1;
+    while (of_class[static_cast<std::size_t>(action)] == 0) --action;
+    --of_class[static_cast<std::size_t>(action)];
+    choice.push_back(static_cast<std::int32_t>(action));
   }
   return choice;
 }
@@ -66,7 +68,13 @@ std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
   ProvisionProblem problem;
   problem.classes = classes.classes;
   problem.floor = {Size{}};
-  problem.compute_slack_ps = options.slack_ns * kPsPerNs;
+  for (StorageClass& c : problem.classes) {
+    for (StorageAction& a : c.actions) {
+      a.exposed_ps = exposed_in_fill(a.compute_ps, options);
+      a.compute_ps = a.compute_ps + -1 * a.exposed_ps;
+    }
+  }
+  problem.compute_slack_ps = slack_in_steady_state(options);
   problem.out_capacity_ps = {options.period_ns * kPsPerNs};
   problem.in_capacity_ps = problem.out_capacity_ps;
   problem.lanes.resize(1);

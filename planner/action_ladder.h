@@ -6,8 +6,12 @@
 // (planner/provision.h; where its search ends at the work limit, the greedy plan of
 // planner/greedy_ladder.h if that exposes less) and within the host memory. A share that host
 // memory does not allow has no rung. One that holds little enough for the next share too stands for
-// both. Slack of a stage is the time by which the slowest stage's forward and backward are longer
-// than its own; copies of a microbatch have one such period in each direction.
+// both.
+//
+// A pipeline of m microbatches takes what all its stages take once (fill and drain), and m - 1
+// times what the slowest one takes. So of what a microbatch computes again 1/m is exposed in any
+// case, and the rest beyond its stage's slack: the time by which the slowest stage's forward and
+// backward are longer than its own. Copies of a microbatch have one such period in each direction.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +34,18 @@ struct LadderOptions {
   std::int64_t balanced_rows = 0;
   std::int64_t period_ns = 0;  // of the slowest stage's forward and backward
   std::int64_t slack_ns = 0;
+  std::int64_t microbatches = 1;  // times chunks: passes that fill the pipeline once
   std::int64_t host_bytes = kUnlimitedHostBytes;  // that a microbatch may pin, balanced
 };
+
+// Of what a microbatch computes again.
+inline Size exposed_in_fill(Size compute_ps, const LadderOptions& options) {
+  return {compute_ps.fixed / options.microbatches, compute_ps.per_row / options.microbatches};
+}
+// Beyond that, in ps.
+inline std::int64_t slack_in_steady_state(const LadderOptions& options) {
+  return options.slack_ns * kPsPerNs / options.microbatches * (options.microbatches - 1);
+}
 
 std::vector<LadderRung> build_ladder(const ActionCatalogue& catalogue,
                                      const LadderOptions& options);

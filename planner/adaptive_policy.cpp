@@ -140,6 +140,7 @@ AdaptiveRun prepare(const Job& given_job, const HardwareProfile& profile, const 
     options.balanced_rows = balanced;
     options.period_ns = slowest;
     options.slack_ns = slowest - calm.period_ns[s];
+    options.microbatches = calm.program.schedule.microbatches * calm.program.schedule.chunks;
     const std::int64_t allowed =
         allowed_host_bytes(profile, calm.program.schedule, static_cast<std::int32_t>(s));
     const std::vector<LadderRung> ladder =

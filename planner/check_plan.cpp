@@ -37,7 +37,9 @@ std::int64_t exposed_ps(const ProvisionProblem& problem, std::int64_t rows,
                         std::span<const std::int32_t> counts) {
   const std::int64_t compute =
       sum(problem, counts, [&](const StorageAction& a) { return a.compute_ps.at(rows); });
-  return std::max<std::int64_t>(0, compute - problem.compute_slack_ps) +
+  const std::int64_t exposed =
+      sum(problem, counts, [&](const StorageAction& a) { return a.exposed_ps.at(rows); });
+  return exposed + std::max<std::int64_t>(0, compute - problem.compute_slack_ps) +
          lateness(
              problem, counts, problem.out_capacity_ps,
              [&](const StorageAction& a) { return a.out_ps.at(rows); },

@@ -8,14 +8,18 @@ namespace tidemark {
 namespace {
 
 struct Spent {
-  std::int64_t compute_ps = 0;
+  std::int64_t fill_ps = 0;
+  std::int64_t compute_ps = 0;  // beyond that
   std::int64_t out_ps = 0;
   std::int64_t in_ps = 0;
   std::int64_t host_bytes = 0;
 };
 
-Spent with(Spent sum, const CataloguedAction& action, std::int64_t rows) {
-  sum.compute_ps += action.compute_ps.at(rows);
+Spent with(Spent sum, const CataloguedAction& action, const LadderOptions& options) {
+  const std::int64_t rows = options.balanced_rows;
+  const std::int64_t fill = exposed_in_fill(action.compute_ps, options).at(rows);
+  sum.fill_ps += fill;
+  sum.compute_ps += action.compute_ps.at(rows) - fill;
   sum.out_ps += action.out_ps.at(rows);
   sum.in_ps += action.in_ps.at(rows);
   sum.host_bytes += action.host_bytes.at(rows);
@@ -24,7 +28,8 @@ Spent with(Spent sum, const CataloguedAction& action, std::int64_t rows) {
 
 std::int64_t exposed_ps(const Spent& spent, const LadderOptions& options) {
   const std::int64_t period = options.period_ns * kPsPerNs;
-  return std::max<std::int64_t>(0, spent.compute_ps - options.slack_ns * kPsPerNs) +
+  return spent.fill_ps +
+         std::max<std::int64_t>(0, spent.compute_ps - slack_in_steady_state(options)) +
          std::max<std::int64_t>(0, spent.out_ps - period) +
          std::max<std::int64_t>(0, spent.in_ps - period);
 }
@@ -59,7 +64,7 @@ std::vector<LadderRung> build_greedy_ladder(const ActionCatalogue& catalogue,
       if (plan.choice[e] != 0) continue;
       const std::vector<CataloguedAction>& actions = catalogue.entries[e].actions;
       for (std::size_t a = 1; a < actions.size(); ++a) {
-        const Spent then = with(spent, actions[a], rows);
+        const Spent then = with(spent, actions[a], options);
         const Move move{e, static_cast<std::int32_t>(a), actions[a].freed.at(rows),
                         exposed_ps(then, options) - exposed_ps(spent, options)};
         if (move.freed > 0 && then.host_bytes <= options.host_bytes && move.better_than(best)) {
@@ -69,8 +74,9 @@ std::vector<LadderRung> build_greedy_ladder(const ActionCatalogue& catalogue,
     }
     if (best.action == 0) break;
     plan.choice[best.entry] = best.action;
-    spent = with(
-        spent, catalogue.entries[best.entry].actions[static_cast<std::size_t>(best.action)], rows);
+    spent =
+        with(spent, catalogue.entries[best.entry].actions[static_cast<std::size_t>(best.action)],
+             options);
     plan.exposed_ns = ceil_div(exposed_ps(spent, options), kPsPerNs);
     way.push_back(plan);
   }

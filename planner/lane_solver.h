@@ -26,7 +26,7 @@
 
 namespace tidemark {
 
-constexpr int kNumCostGroups = 3;
+constexpr int kNumCostGroups = 4;
 
 // Rows are resources, then the cost groups one after the other.
 struct LaneProblem {

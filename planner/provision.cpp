@@ -1,6 +1,7 @@
 #include "planner/provision.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <limits>
 #include <utility>
@@ -53,6 +54,8 @@ struct ProvisionWorkspace::Impl {
   std::size_t rows = 0;
   std::size_t moments = 0;
   std::size_t resources = 0;
+  // Rows of what is exposed in any case, compute, copies out and copies in.
+  std::array<std::size_t, kNumCostGroups + 1> group_begin{};
   std::vector<Size> usage;                  // [action * rows + row]
   std::vector<std::int64_t> shared_limits;  // [row - moments - 1]: of every lane
   std::vector<std::int32_t> class_of;       // [action]
@@ -82,7 +85,8 @@ void ProvisionWorkspace::Impl::lay_out() {
   const std::size_t outs = problem->out_capacity_ps.size();
   const std::size_t ins = problem->in_capacity_ps.size();
   resources = moments + 1 + problem->rules.size();
-  rows = resources + 1 + outs + ins;
+  rows = resources + 2 + outs + ins;
+  group_begin = {resources, resources + 1, resources + 2, resources + 2 + outs, rows};
   actions = num_actions(*problem);
   usage.assign(actions * rows, {});
   class_of.clear();
@@ -94,12 +98,13 @@ void ProvisionWorkspace::Impl::lay_out() {
       class_of.push_back(static_cast<std::int32_t>(c));
       std::copy(action.held, action.held + moments, row);
       row[moments] = action.host_bytes;
-      row[resources] = action.compute_ps;
+      row[resources] = action.exposed_ps;
+      row[resources + 1] = action.compute_ps;
       for (auto d = static_cast<std::size_t>(action.out_deadline); d < outs; ++d) {
-        row[resources + 1 + d] = action.out_ps;
+        row[resources + 2 + d] = action.out_ps;
       }
       for (auto d = static_cast<std::size_t>(action.in_deadline); d < ins; ++d) {
-        row[resources + 1 + outs + d] = action.in_ps;
+        row[resources + 2 + outs + d] = action.in_ps;
       }
       row += rows;
     }
@@ -113,6 +118,7 @@ void ProvisionWorkspace::Impl::lay_out() {
   }
   shared_limits.clear();
   for (const Rule& rule : problem->rules) shared_limits.push_back(rule.count);
+  shared_limits.push_back(0);
   shared_limits.push_back(problem->compute_slack_ps);
   shared_limits.insert(shared_limits.end(), problem->out_capacity_ps.begin(),
                        problem->out_capacity_ps.end());
@@ -134,12 +140,9 @@ std::int64_t ProvisionWorkspace::Impl::limit_of(std::size_t lane, std::size_t ro
 bool ProvisionWorkspace::Impl::fill(std::size_t lane, bool fixed) {
   LaneProblem& p = lane_problem;
   const std::int64_t tokens = problem->lanes[lane].rows;
-  const std::size_t outs = problem->out_capacity_ps.size();
   p.num_rows = static_cast<std::int32_t>(rows);
-  p.group_begin[0] = static_cast<std::int32_t>(resources);
-  p.group_begin[1] = static_cast<std::int32_t>(resources + 1);
-  p.group_begin[2] = static_cast<std::int32_t>(resources + 1 + outs);
-  p.group_begin[3] = static_cast<std::int32_t>(rows);
+  std::ranges::transform(group_begin, p.group_begin,
+                         [](std::size_t r) { return static_cast<std::int32_t>(r); });
   p.base.assign(rows, 0);
   p.limit.resize(rows);
   for (std::size_t r = 0; r < rows; ++r) p.limit[r] = static_cast<double>(limit_of(lane, r));
@@ -220,14 +223,15 @@ bool ProvisionWorkspace::Impl::allows(std::size_t lane, std::int64_t objective_n
   for (std::size_t r = 0; r < resources; ++r) {
     if (excess(r) > 0) return false;
   }
-  const auto worst = [&](std::size_t begin, std::size_t end) {
+  std::int64_t exposed = 0;
+  for (std::size_t g = 0; g < kNumCostGroups; ++g) {
     std::int64_t most = 0;
-    for (std::size_t r = begin; r < end; ++r) most = std::max(most, excess(r));
-    return most;
-  };
-  const std::size_t ins = rows - problem->in_capacity_ps.size();
-  return worst(resources, resources + 1) + worst(resources + 1, ins) + worst(ins, rows) <=
-         1000 * objective_ns;
+    for (std::size_t r = group_begin[g]; r < group_begin[g + 1]; ++r) {
+      most = std::max(most, excess(r));
+    }
+    exposed += most;
+  }
+  return exposed <= 1000 * objective_ns;
 }
 
 // The one that is shortest of memory if every storage takes its class's first action.

@@ -6,7 +6,8 @@
 //   host memory   for every lane:                     sum of host bytes  <= host budget
 //   rules         for every lane:             storages with these actions <= at most
 //   collectives   actions that a group runs together are taken equally often on every lane
-//   exposed       max(0, compute - slack)
+//   exposed       what is exposed in any case
+//                 + max(0, compute - slack)
 //                 + max over deadlines (0, copies out due by then - capacity until then)
 //                 + the same for copies in
 //
@@ -44,7 +45,8 @@ constexpr int kMaxMoments = 4;
 struct StorageAction {
   ActionKind kind = ActionKind::kSave;
   Size held[kMaxMoments];  // bytes on the card at each moment
-  Size compute_ps;         // kernels that it adds
+  Size exposed_ps;         // in any case
+  Size compute_ps;         // kernels that it adds, beyond that
   Size out_ps;             // on the device-to-host stream, due by deadline `out_deadline`
   Size in_ps;              // on the host-to-device stream, due by deadline `in_deadline`
   std::int32_t out_deadline = 0;

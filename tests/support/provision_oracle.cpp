@@ -11,6 +11,7 @@ namespace {
 struct Tally {
   std::int64_t held[kMaxMoments] = {};
   std::int64_t host = 0;
+  std::int64_t exposed = 0;
   std::int64_t compute = 0;
   std::vector<std::int64_t> out;  // [deadline], of copies due exactly then
   std::vector<std::int64_t> in;
@@ -60,6 +61,7 @@ class Enumerator {
       tally_.held[t] += n * action.held[t].at(lane_.rows);
     }
     tally_.host += n * action.host_bytes.at(lane_.rows);
+    tally_.exposed += n * action.exposed_ps.at(lane_.rows);
     tally_.compute += n * action.compute_ps.at(lane_.rows);
     if (!tally_.out.empty()) {
       tally_.out[static_cast<std::size_t>(action.out_deadline)] += n * action.out_ps.at(lane_.rows);
@@ -83,7 +85,8 @@ class Enumerator {
     for (std::size_t k = 0; k < problem_.rules.size(); ++k) {
       if (tally_.rules[k] > problem_.rules[k].count) return;
     }
-    std::int64_t exposed = std::max<std::int64_t>(0, tally_.compute - problem_.compute_slack_ps);
+    std::int64_t exposed = tally_.exposed;
+    exposed += std::max<std::int64_t>(0, tally_.compute - problem_.compute_slack_ps);
     exposed += late(tally_.out, problem_.out_capacity_ps);
     exposed += late(tally_.in, problem_.in_capacity_ps);
     const auto [it, first] = cheapest_.try_emplace(tally_.shared, exposed);

@@ -64,6 +64,22 @@ TEST(ProvisionExamples, GivesUpJustEnough) {
   EXPECT_EQ(provision(p, {}, workspace).objective_ns, 0);
 }
 
+TEST(ProvisionExamples, SomeTimeIsExposedWhateverTheSlack) {
+  // One of three goes: re-run in 3 ns, of which 2 are exposed, or in 5 of which 1 is.
+  ProvisionProblem p = one_lane(20);
+  StorageAction long_one = recomputed({4000, 0});
+  long_one.exposed_ps = {1000, 0};
+  StorageAction short_one = recomputed({1000, 0});
+  short_one.exposed_ps = {2000, 0};
+  p.classes = {{"a", 3, {saved({10, 0}), short_one, long_one}}};
+  ProvisionWorkspace workspace;
+  EXPECT_EQ(provision(p, {}, workspace).objective_ns, 3);
+  p.compute_slack_ps = 4000;
+  const SolveResult r = provision(p, {}, workspace);
+  EXPECT_EQ(r.objective_ns, 1);
+  EXPECT_THAT(r.counts, ElementsAre(2, 0, 1));
+}
+
 TEST(ProvisionExamples, TheLargestMissOfADeadlineCountsOnce) {
   // Both must go: due by 0: 5 of 3 ns, by 1: 5 + 4 of 6 ns. Late by 2, then by 3.
   ProvisionProblem p = one_lane(0);
