@@ -10,10 +10,10 @@
 //   bound = sum of y * (base - limit) + sum over classes of n * min over actions of y * usage
 //
 // and leaves each action with a reduced cost above its class's cheapest. The multipliers are
-// optimized once, which solves the linear relaxation; in the search a node's bound is the root's
-// plus the reduced costs of what is decided. An action whose reduced cost alone takes the bound
-// past the target is out, and a class left with one action is decided: the rest is the core
-// (Balas and Zemel 1980; Pisinger 1995 for multiple choice).
+// optimized once, which solves the linear relaxation (lane_relaxation.cpp); in the search a node's
+// bound is the root's plus the reduced costs of what is decided. An action whose reduced cost alone
+// takes the bound past the target is out, and a class left with one action is decided: the rest is
+// the core (Balas and Zemel 1980; Pisinger 1995 for multiple choice).
 //
 // All amounts are whole numbers below 2^53, so that sums in double are exact; the objective is
 // compared in units of 1,000 (nanoseconds of picoseconds).
@@ -63,6 +63,10 @@ class LaneSolver {
   std::span<const std::int32_t> counts() const { return best_; }
 
  private:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kFree =
+      1e-6;  // cost multipliers below come from the ascent's tiny prices
+
   void prepare();
   bool fits_alone() const;
   double evaluate();
