@@ -1,7 +1,6 @@
 #include "planner/lane_solver.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 #include <numeric>
 
