@@ -17,8 +17,8 @@
 //   vendor    a module is what operators of a layer share in the first part of their names. Layers
 //             with the same operators are one kind and get their share of the stage's budget. As
 //             the vendor does, the budget is the same part of the memory for every stage, and the
-//             memory to plan for is found by bisection, here until the emulated card fits. The swap
-//             that rescues a failed allocation is left out: here such a run is out of memory.
+//             memory to plan for is found by bisection, here until the emulated card fits. A run
+//             rescues allocations that fail after all (sim/rescue_swap.h).
 #pragma once
 
 #include <string>

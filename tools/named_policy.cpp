@@ -172,7 +172,7 @@ std::string policies_help() {
 
 NamedPolicy named_policy(const JobInput& given, const std::string& name,
                          const RoutingSource& source, double risk) {
-  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, ""};
+  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, false, ""};
   Job& job = out.input.job;
   const HardwareProfile& profile = out.input.profile;
   const RoutingInput routing = routing_input(job);
@@ -192,6 +192,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
   job = static_policy(job, decides ? "keep-everything" : name).job;
   if (build) {
     out.managed.emplace(build(job, profile));
+    out.rescues = planned_load(name, kAdaptiveRecompute).has_value();
   } else if (adapipe_load) {
     AdaPipeRun run = adapipe_run(job, profile, *adapipe_load);
     job = run.job;
