@@ -35,7 +35,7 @@ struct AdaPipeLayer {
   std::int64_t forward_ns = 0;    // of all of it, units included
   std::int64_t backward_ns = 0;   // with everything saved
   std::int64_t kept_bytes = 0;    // that are always saved, a microbatch
-  std::int64_t static_bytes = 0;  // parameters, gradients, optimizer
+  std::int64_t static_bytes = 0;  // parameters, gradients, optimizer, buffers
   std::vector<AdaPipeUnit> units;
   friend auto operator<=>(const AdaPipeLayer&, const AdaPipeLayer&) = default;
 };

@@ -137,6 +137,8 @@ AdaPipeProblem adapipe_problem(const Planned& planned, const HardwareProfile& pr
       own.forward_ns = time.forward_ns;
       own.backward_ns = time.backward_ns;
       own.static_bytes = held[static_cast<std::size_t>(layer)];
+      // What a stage runs again of a microbatch is there at once.
+      for (const AdaPipeUnit& unit : own.units) own.static_bytes += unit.bytes;
     }
   }
   const AdaPipeLayer* kinds[2] = {nullptr, nullptr};  // [has experts]

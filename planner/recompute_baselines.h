@@ -11,9 +11,11 @@
 //             without virtual stages; elsewhere the split stays the job's. A layer takes what it
 //             takes in a balanced iteration (planner/layer_times.h), embedding and loss lie with
 //             the first and last. What a stage holds beside its layers is what the emulated card
-//             holds beside them in the job's own split. Of the split, each stage's knapsack is
-//             solved again for its emulated card, with the microbatches that its schedule holds.
-//             The split stays AdaPipe's even if it is slower than the job's.
+//             holds beside them in the job's own split: too little where a stage gets more layers,
+//             since what the allocator reserves beyond what is allocated grows with them. So each
+//             knapsack of the split is solved again for its own emulated card, with the
+//             microbatches that the schedule holds. The split stays AdaPipe's even if it is slower
+//             than the job's.
 //   vendor    a module is what operators of a layer share in the first part of their names. Layers
 //             with the same operators are one kind and get their share of the stage's budget. As
 //             the vendor does, the budget is the same part of the memory for every stage, and the
