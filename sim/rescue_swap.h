@@ -10,7 +10,7 @@
 //   bytes / device-to-host rate + bytes / host-to-device rate
 //
 // Source: HYGON-AI/Megatron-LM-das, hcu_megatron/core/memory/adaptive_recomputing/{swap_manager,
-// adaptive_recompute_apply}.py (after MindSpeed, whose allocator has the loop).
+// adaptive_recompute,adaptive_recompute_apply}.py (after MindSpeed, whose allocator has the loop).
 //
 // In its favour: the vendor swaps only while it looks for a plan and for ten steps after, here all
 // along; copies run at the rate of pinned memory, which theirs is not; an iteration takes longer by
@@ -33,7 +33,7 @@ class RescueSwap {
     StorageId storage;
     std::int32_t microbatch = 0;
   };
-  static constexpr std::int64_t kLeastBytes = 1024;
+  static constexpr std::int64_t kLeastBytes = 1024;  // smaller tensors stay
 
   // `graph` outlives this.
   RescueSwap(const OperatorGraph& graph, std::int64_t microbatches);
