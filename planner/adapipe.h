@@ -1,5 +1,5 @@
 // AdaPipe (Sun et al., ASPLOS 2024): which units of each stage to recompute, and which layers each
-// stage gets, both by dynamic knowledge of 1F1B's memory.
+// stage gets, both by dynamic programming with knowledge of 1F1B's memory.
 //
 // Stage s of p keeps p - s microbatches. Of its layers it saves the units
 //
@@ -13,51 +13,53 @@
 //   E_s = B_s + max(E_s+1 + F_s+1, (p - s - 1) * B_s)      ending
 //   S_s = max(S_s+1, F_s + B_s)                            steady
 //
-// The budget is the same whatever the routing: nothing reacts, so a spike needs `capacity_bytes`
-// for it in advance.
+// Stages of isomorphic layers share their knapsack. The budget is the same whatever the routing:
+// nothing reacts, so a spike needs room for it in advance.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace tidemark {
 
+// What may be saved or run again.
 struct AdaPipeUnit {
   std::int64_t forward_ns = 0;
-  std::int64_t backward_ns = 0;
   std::int64_t bytes = 0;  // that saving it keeps, a microbatch
-  bool always_saved = false;
+  friend auto operator<=>(const AdaPipeUnit&, const AdaPipeUnit&) = default;
 };
 
 struct AdaPipeLayer {
+  std::int64_t forward_ns = 0;    // of all of it, units included
+  std::int64_t backward_ns = 0;   // with everything saved
+  std::int64_t kept_bytes = 0;    // that are always saved, a microbatch
+  std::int64_t static_bytes = 0;  // parameters, gradients, optimizer, buffers
   std::vector<AdaPipeUnit> units;
-  std::int64_t static_bytes = 0;  // parameters, gradients, optimizer
+  friend auto operator<=>(const AdaPipeLayer&, const AdaPipeLayer&) = default;
 };
+
+struct AdaPipeSaves {
+  std::vector<std::vector<bool>> saved;  // [layer][unit]
+  std::int64_t recompute_ns = 0;         // forward times of what is not saved
+};
+
+// Of layers of which `in_flight` microbatches are kept. Returns: empty if even the least is too
+// much.
+std::optional<AdaPipeSaves> adapipe_saves(std::span<const AdaPipeLayer> layers,
+                                          std::int64_t in_flight, std::int64_t capacity_bytes);
 
 struct AdaPipeProblem {
   std::vector<AdaPipeLayer> layers;
-  std::int64_t stages = 1;
-  std::int64_t microbatches = 1;  // at least `stages`
-  std::int64_t capacity_bytes = 0;
-};
-
-struct AdaPipeStage {
-  std::int64_t first_layer = 0;
-  std::int64_t end_layer = 0;
-  std::vector<std::vector<bool>> saved;  // [layer of the stage][unit]
-  std::int64_t forward_ns = 0;
-  std::int64_t backward_ns = 0;
+  std::vector<std::int64_t> capacity_bytes;  // [stage]: for its layers
+  std::int64_t microbatches = 1;             // at least as many as stages
 };
 
 struct AdaPipePlan {
-  std::vector<AdaPipeStage> stages;  // empty: no split fits
-  std::int64_t iteration_ns = 0;
+  std::vector<std::int64_t> layers;  // [stage]; empty: no split fits
+  std::int64_t iteration_ns = 0;     // T
 };
-
-// Saves of layers [first, end) on stage `stage`. Returns: `end_layer` == `first_layer` if even the
-// least does not fit.
-AdaPipeStage adapipe_stage(const AdaPipeProblem& problem, std::int64_t stage, std::int64_t first,
-                           std::int64_t end);
 
 // Requires: at least as many layers as stages.
 AdaPipePlan solve_adapipe(const AdaPipeProblem& problem);

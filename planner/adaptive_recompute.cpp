@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "models/units.h"
 #include "planner/provision.h"
 
 namespace tidemark {
@@ -109,13 +108,6 @@ AdaptiveRecomputePlan solve_adaptive_recompute(const AdaptiveRecomputeProblem& p
     plan.options.push_back(std::move(options[i].what));
   }
   return plan;
-}
-
-std::int64_t rescue_swap_ns(std::int64_t bytes_short, double d2h_bytes_per_s,
-                            double h2d_bytes_per_s) {
-  if (bytes_short <= 0) return 0;
-  const auto bytes = static_cast<double>(bytes_short);
-  return round_up_ns(bytes / d2h_bytes_per_s + bytes / h2d_bytes_per_s).count();
 }
 
 }  // namespace tidemark

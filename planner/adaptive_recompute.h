@@ -1,5 +1,5 @@
 // The vendor's adaptive recompute: which modules each of a stage's equal layers runs again, solved
-// after some profiled steps, and what it swaps out when that was not enough.
+// after some profiled steps. What it swaps out when that was not enough: sim/rescue_swap.h.
 //
 // Options of a layer, from the modules that keep at least their input:
 //
@@ -10,8 +10,7 @@
 //
 // The cheapest mix of options for all layers with bytes of a microbatch at most
 // max(device - static, 0) / pipeline stages. The same share for every stage, no overlap, no skew of
-// tokens: weaknesses of the method, kept. When an allocation fails after all, saved tensors are
-// swapped out, synchronously, until it succeeds.
+// tokens: weaknesses of the method, kept.
 //
 // Source: HYGON-AI/Megatron-LM-das, hcu_megatron/core/memory/adaptive_recomputing. There the mix is
 // found by a table over options and counts that keeps one state a cell; here it is the optimum.
@@ -54,9 +53,5 @@ struct AdaptiveRecomputePlan {
 };
 
 AdaptiveRecomputePlan solve_adaptive_recompute(const AdaptiveRecomputeProblem& problem);
-
-// Time that swapping out what does not fit exposes: out and, before the backward, in again.
-std::int64_t rescue_swap_ns(std::int64_t bytes_short, double d2h_bytes_per_s,
-                            double h2d_bytes_per_s);
 
 }  // namespace tidemark

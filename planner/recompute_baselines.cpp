@@ -6,11 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "models/gradient_buffers.h"
 #include "models/layer_operators.h"
+#include "models/linear_operators.h"
+#include "models/parameters.h"
 #include "planner/action_program.h"
-#include "planner/adapipe.h"
 #include "planner/adaptive_recompute.h"
 #include "planner/decided_memory.h"
+#include "planner/layer_times.h"
 #include "sim/simulation.h"
 #include "traces/routing.h"
 
@@ -36,6 +39,9 @@ struct Planned {
     const CataloguedAction& action = program.stages[stage].catalogue.entries[entry].actions[1];
     return action.compute_ps.at(balanced_rows) / kPsPerNs;
   }
+  AdaPipeUnit unit(std::size_t stage, std::size_t entry) const {
+    return {forward_ns(stage, entry), bytes(stage, entry)};
+  }
   bool may_run_again(std::size_t stage, std::size_t entry) const {
     return program.stages[stage].action_of[entry] >= 0;
   }
@@ -59,6 +65,110 @@ ManagedRun run_of(Planned planned, const GivenUp& given_up) {
   out.policy = std::make_unique<ConstantPolicy>(planned.program.constant(given_up));
   out.actions = planned.program.names();
   out.program = std::move(planned.program.program);
+  return out;
+}
+
+std::string why_not_dealt(const Job& job) {
+  const ParallelLayout& layout = job.layout;
+  if (layout.pipeline == 1) return "there is one stage";
+  if (!layout.is_megatrons() || layout.virtual_pipeline > 1) {
+    return "its formulas are those of 1F1B without virtual stages";
+  }
+  if (job.batch.num_microbatches(layout) < layout.pipeline) {
+    return "there are fewer microbatches than stages";
+  }
+  if (job.model.num_layers < layout.pipeline) return "there are fewer layers than stages";
+  return "";
+}
+
+// Without virtual stages.
+std::vector<std::int64_t> split_of(const Job& job) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t s = 0; s < job.layout.pipeline; ++s) {
+    out.push_back(job.layout.chunk_layers(s, job.model.num_layers).size());
+  }
+  return out;
+}
+
+Job with_split(Job job, const std::vector<std::int64_t>& layers) {
+  job.layout.listed_layers = layers;
+  job.layout.first_stage_layers = job.layout.last_stage_layers = 0;
+  job.layout.account_for_embedding = job.layout.account_for_loss = false;
+  return job;
+}
+
+// [layer]: parameters, gradients and optimizer state of its weights.
+std::vector<std::int64_t> static_bytes(const Job& job, std::int64_t stage) {
+  std::vector<std::int64_t> out(static_cast<std::size_t>(job.model.num_layers), 0);
+  const OptimizerOptions& o = job.options.optimizer;
+  for (const GradientBuffer& buffer : gradient_buffers(job, stage)) {
+    for (const Weight& weight : chunk_weights(job, stage)) {
+      if (weight.expert != buffer.expert || weight.layer < 0) continue;
+      if (weight.layer >= job.model.num_layers) continue;
+      out[static_cast<std::size_t>(weight.layer)] +=
+          weight.count() * (kBf16 + o.main_grad_bytes) +
+          weight.count() * (o.main_param_bytes + o.exp_avg_bytes + o.exp_avg_sq_bytes) /
+              buffer.shards;
+    }
+  }
+  return out;
+}
+
+// Layers of a kind, with experts or without, are as the one of them is of which most may run again:
+// the last of a stage sends its output.
+AdaPipeProblem adapipe_problem(const Planned& planned, const HardwareProfile& profile) {
+  const Job& job = planned.program.job;
+  const auto num_layers = static_cast<std::size_t>(job.model.num_layers);
+  const auto times = layer_times(planned.program.program, LaneRows(job, balanced_routing(job)));
+  std::vector<AdaPipeLayer> measured(num_layers);
+  for (std::size_t s = 0; s < times.size(); ++s) {
+    const ActionProgram::Stage& stage = planned.program.stages[s];
+    for (std::size_t e = 0; e < stage.catalogue.entries.size(); ++e) {
+      const CatalogueEntry& entry = stage.catalogue.entries[e];
+      const auto layer = static_cast<std::size_t>(entry.layer);
+      if (layer >= num_layers) continue;
+      measured[layer].kept_bytes += entry.kept.bytes.at(planned.lane_rows) - planned.bytes(s, e);
+      if (planned.may_run_again(s, e)) measured[layer].units.push_back(planned.unit(s, e));
+    }
+    const std::vector<std::int64_t> held = static_bytes(job, static_cast<std::int64_t>(s));
+    for (const auto& [layer, time] : times[s]) {
+      if (layer < 0 || layer >= job.model.num_layers) continue;
+      AdaPipeLayer& own = measured[static_cast<std::size_t>(layer)];
+      own.forward_ns = time.forward_ns;
+      own.backward_ns = time.backward_ns;
+      own.static_bytes = held[static_cast<std::size_t>(layer)];
+      // What a stage runs again of a microbatch is there at once.
+      for (const AdaPipeUnit& unit : own.units) own.static_bytes += unit.bytes;
+    }
+  }
+  const AdaPipeLayer* kinds[2] = {nullptr, nullptr};  // [has experts]
+  for (std::size_t l = 0; l < num_layers; ++l) {
+    const AdaPipeLayer*& kind = kinds[job.model.is_moe(static_cast<std::int64_t>(l))];
+    if (kind == nullptr || kind->units.size() < measured[l].units.size()) kind = &measured[l];
+  }
+  AdaPipeProblem out;
+  out.microbatches = job.batch.num_microbatches(job.layout);
+  for (std::size_t l = 0; l < num_layers; ++l) {
+    out.layers.push_back(*kinds[job.model.is_moe(static_cast<std::int64_t>(l))]);
+  }
+  for (std::size_t s = 0; s < times.size(); ++s) {
+    std::int64_t beside = planned.least[s];
+    const auto range = job.layout.chunk_layers(static_cast<std::int64_t>(s), job.model.num_layers);
+    for (std::int64_t l = range.begin; l < range.end; ++l) {
+      const AdaPipeLayer& layer = out.layers[static_cast<std::size_t>(l)];
+      beside -= layer.static_bytes + planned.program.stages[s].in_flight * layer.kept_bytes;
+    }
+    out.capacity_bytes.push_back(segment_limit(job, profile).value - beside);
+  }
+  const auto add_outside = [&](const std::map<std::int32_t, LayerTime>& stage, AdaPipeLayer& to) {
+    for (const auto& [layer, time] : stage) {
+      if (layer >= 0 && layer < job.model.num_layers) continue;
+      to.forward_ns += time.forward_ns;
+      to.backward_ns += time.backward_ns;
+    }
+  };
+  add_outside(times.front(), out.layers.front());
+  add_outside(times.back(), out.layers.back());
   return out;
 }
 
@@ -136,28 +246,34 @@ void solve_stage(const Planned& planned, std::size_t stage, const std::vector<La
 
 }  // namespace
 
-ManagedRun adapipe_run(const Job& job, const HardwareProfile& profile, double rows) {
+AdaPipeRun adapipe_run(const Job& job, const HardwareProfile& profile, double rows) {
   Planned planned = plan_for(job, profile, rows);
+  AdaPipeRun out{job, {}, {}, why_not_dealt(job)};
+  if (out.keeps_split_since.empty()) {
+    out.split = solve_adapipe(adapipe_problem(planned, profile));
+    if (out.split.layers.empty()) out.keeps_split_since = "none fits";
+  }
+  if (!out.split.layers.empty() && out.split.layers != split_of(job)) {
+    out.job = with_split(job, out.split.layers);
+    planned = plan_for(out.job, profile, rows);
+  }
   GivenUp given_up;
   for (std::size_t s = 0; s < planned.least.size(); ++s) {
     const ActionProgram::Stage& stage = planned.program.stages[s];
-    AdaPipeProblem problem;
-    problem.stages = stage.in_flight;  // what a first stage of so many would hold
-    problem.capacity_bytes = segment_limit(job, profile).value - planned.least[s];
-    AdaPipeLayer& all = problem.layers.emplace_back();
+    AdaPipeLayer all;
     for (std::size_t e = 0; e < stage.action_of.size(); ++e) {
-      if (!planned.may_run_again(s, e)) continue;
-      all.units.push_back({planned.forward_ns(s, e), 0, planned.bytes(s, e), false});
+      if (planned.may_run_again(s, e)) all.units.push_back(planned.unit(s, e));
     }
-    const AdaPipeStage solved = adapipe_stage(problem, 0, 0, 1);
-    const bool fits = solved.end_layer > solved.first_layer;
+    const auto solved = adapipe_saves({&all, 1}, stage.in_flight,
+                                      segment_limit(out.job, profile).value - planned.least[s]);
     std::vector<bool>& own = given_up.emplace_back(stage.action_of.size(), false);
     std::size_t unit = 0;
     for (std::size_t e = 0; e < own.size(); ++e) {
-      if (planned.may_run_again(s, e)) own[e] = !fits || !solved.saved[0][unit++];
+      if (planned.may_run_again(s, e)) own[e] = !solved || !solved->saved[0][unit++];
     }
   }
-  return run_of(std::move(planned), given_up);
+  out.run = run_of(std::move(planned), given_up);
+  return out;
 }
 
 ManagedRun adaptive_recompute_run(const Job& job, const HardwareProfile& profile, double rows) {

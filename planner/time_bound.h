@@ -2,11 +2,12 @@
 // without limit, under the routing that the iteration gets.
 //
 // It is a true bound for policies that save, recompute or offload the same job's storages and leave
-// its schedule and the order of its operators alone. What an action does is adding operators to a
-// program. Operators keep their order in their streams, start when the latest of what they wait for
-// is done, and take the same time whatever runs beside them; so one that is added only delays
-// others, and no iteration ends earlier for it. Knowing the routing in advance does not help
-// either. It is not one for policies that change the work, such as dropping rows beyond a capacity.
+// its split of layers, its schedule and the order of its operators alone. What an action does is
+// adding operators to a program. Operators keep their order in their streams, start when the latest
+// of what they wait for is done, and take the same time whatever runs beside them; so one that is
+// added only delays others, and no iteration ends earlier for it. Knowing the routing in advance
+// does not help either. It is not one for policies that change the work, such as dropping rows
+// beyond a capacity.
 //
 // The exposed time that memory forces on a clairvoyant policy (planner/clairvoyant_bound.h) is not
 // added: copies and re-runs may hide in the pipeline's bubble and in waits for other stages, and

@@ -13,6 +13,7 @@
 #include "models/gradient_buffers.h"
 #include "models/parameters.h"
 #include "sim/caching_allocator.h"
+#include "sim/rescue_swap.h"
 #include "sim/slot_operators.h"
 
 namespace tidemark {
@@ -183,6 +184,9 @@ class Replay {
       left_over_[s.index()] = std::exchange(slot(s.value, microbatches_ - 1), kDead);
     }
     alloc_retries_ = 0;
+    swapped_ = Bytes();
+    if (card_.rescues) rescue_.emplace(card_.graph, microbatches_);
+    swap_step_ = -1;
     begin_clock();
     if (recorder_) recorder_->forget_trace();
     const LargeVector<MemoryEvent>& events = card_.sequence.events;
@@ -193,15 +197,14 @@ class Replay {
       event_ = static_cast<std::int64_t>(i);
       if (card_.clock != nullptr) advance_clock(e);
       if (!awaited_.empty()) keep_gradients_before(e);
+      if (rescue_) swap_in_before(e);
       if (e.allocates) {
         reuse_finished();
-        const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
-        slot(e.storage, e.microbatch) = allocate(bytes(e), {s.name, s.layer, e.microbatch},
-                                                 uses_[static_cast<std::size_t>(e.storage)].pool);
-        peak_in_pass_ = std::max(peak_in_pass_, allocator_.allocated());
+        allocate_storage(e.storage, e.microbatch);
       } else if (e.microbatch == kPreviousIteration) {
         release(e.storage, left_over_[static_cast<std::size_t>(e.storage)]);
       } else {
+        if (rescue_) rescue_->freed(StorageId(e.storage), e.microbatch);
         release(e.storage, slot(e.storage, e.microbatch));
       }
       if (event_ == last) return;
@@ -217,6 +220,7 @@ class Replay {
   std::int64_t event() const { return event_; }
   Bytes peak_in_pass() const { return peak_in_pass_; }
   std::int64_t alloc_retries() const { return alloc_retries_; }  // of the last iteration
+  Bytes swapped() const { return swapped_; }                     // in the last iteration
   AllocatorSnapshot snapshot() const { return recorder_->take(); }
 
  private:
@@ -250,12 +254,12 @@ class Replay {
     if (size == 0) return kDead;
     const std::int64_t retries = allocator_.alloc_retries();
     CachingAllocator::Handle handle = allocator_.allocate(size, pool);
-    if (handle == CachingAllocator::kOutOfMemory && !retired_.empty()) {
+    while (handle == CachingAllocator::kOutOfMemory) {
+      if (retired_.empty() && !swap_out(size)) throw SegmentRefused{size};
       // release_cached_blocks: the CPU waits for what other streams still do with freed blocks.
       while (!retired_.empty()) reuse_first();
       handle = allocator_.allocate(size, pool);
     }
-    if (handle == CachingAllocator::kOutOfMemory) throw SegmentRefused{size};
     if (allocator_.alloc_retries() != retries) ++alloc_retries_;
     if (recorder_) {
       recorder_->allocated(
@@ -263,6 +267,46 @@ class Replay {
           {std::string(owner.name), owner.layer, owner.microbatch, owner.microbatch < 0});
     }
     return handle;
+  }
+
+  void allocate_storage(std::int32_t storage, std::int32_t microbatch) {
+    const Storage& s = card_.graph.storages[static_cast<std::size_t>(storage)];
+    slot(storage, microbatch) = allocate(bytes(storage, microbatch), {s.name, s.layer, microbatch},
+                                         uses_[static_cast<std::size_t>(storage)].pool);
+    peak_in_pass_ = std::max(peak_in_pass_, allocator_.allocated());
+  }
+
+  // Returns: whether anything went.
+  bool swap_out(std::int64_t requested) {
+    if (!rescue_) return false;
+    const auto size = [&](const RescueSwap::Tensor& t) {
+      return slot(t.storage.value, t.microbatch) == kDead ? 0
+                                                          : bytes(t.storage.value, t.microbatch);
+    };
+    const std::vector<RescueSwap::Tensor> out = rescue_->swap_out(requested, size);
+    for (const RescueSwap::Tensor& t : out) {
+      swapped_ += Bytes(size(t));
+      release(t.storage.value, slot(t.storage.value, t.microbatch));
+    }
+    return !out.empty();
+  }
+
+  // What the operator of an event, or one before it, reads.
+  void swap_in_before(const MemoryEvent& e) {
+    const Slot* slot = std::get_if<Slot>(&card_.steps[static_cast<std::size_t>(e.step)]);
+    if (slot == nullptr) return;
+    if (e.step != swap_step_) {
+      swap_step_ = e.step;
+      swap_op_ = 0;
+    }
+    const std::vector<IssuedOperator>& ops = operators_.of(*slot);
+    for (; swap_op_ <= e.op; ++swap_op_) {
+      const IssuedOperator& op = ops[static_cast<std::size_t>(swap_op_)];
+      const std::int32_t microbatch = works_on(*slot, op.beside).microbatch;
+      for (StorageId s : rescue_->issue(op.index, microbatch)) {
+        allocate_storage(s.value, microbatch);
+      }
+    }
   }
 
   void retire(CachingAllocator::Handle handle) {
@@ -356,11 +400,11 @@ class Replay {
   bool takes(const MemoryEvent& e) const {
     return card_.decisions != nullptr && card_.decisions->takes(e.microbatch, e.action);
   }
-  std::int64_t bytes(const MemoryEvent& e) const {
-    const Storage& s = card_.graph.storages[static_cast<std::size_t>(e.storage)];
+  std::int64_t bytes(std::int32_t storage, std::int32_t microbatch) const {
+    const Storage& s = card_.graph.storages[static_cast<std::size_t>(storage)];
     if (s.bytes.per_row == 0) return s.bytes.fixed;
     const std::int64_t moe_layer = moe_index_[static_cast<std::size_t>(s.layer)];
-    return s.bytes.at(card_.rows.at(e.microbatch, moe_layer)[card_.lane]);
+    return s.bytes.at(card_.rows.at(microbatch, moe_layer)[card_.lane]);
   }
 
   const Card& card_;
@@ -376,6 +420,10 @@ class Replay {
   std::vector<Awaited> awaited_;
   std::int32_t gradient_step_ = -1;  // how far gradients were looked for
   std::int32_t gradient_op_ = 0;
+  std::optional<RescueSwap> rescue_;  // of this iteration
+  std::int32_t swap_step_ = -1;       // how far it knows what is issued
+  std::int32_t swap_op_ = 0;
+  Bytes swapped_;
   Bytes peak_in_pass_;
   std::int64_t alloc_retries_ = 0;
   std::int64_t event_ = -1;
@@ -414,6 +462,7 @@ CardReplay replay_card(const Card& card, Bytes limit) {
     out.memory.peak = allocator.peak_allocated();
     out.memory.reserved = allocator.peak_reserved();
     out.memory.alloc_retries = replay.alloc_retries();
+    out.swapped = replay.swapped();
   } catch (const SegmentRefused& refused) {
     out.out_of_memory = OutOfMemory{iteration, replay.event(), Bytes(refused.requested),
                                     allocator.allocated(), allocator.reserved()};

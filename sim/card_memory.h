@@ -54,6 +54,7 @@ struct OutOfMemory {
 struct CardReplay {
   CardMemory memory;
   std::optional<OutOfMemory> out_of_memory;  // the replay ended there
+  Bytes swapped;  // to the host and back in a later iteration, see sim/rescue_swap.h
 };
 
 // One lane of a stage.
@@ -71,6 +72,7 @@ struct Card {
   std::int64_t optimizer_rank = 0;              // see gradient_buffers
   Bytes capacity = CachingAllocator::kNoLimit;  // for the threshold of garbage collection
   const StageDecisions* decisions = nullptr;    // null: no optional action is taken
+  bool rescues = false;                         // failed allocations: sim/rescue_swap.h
 };
 
 // Replays a card whose segments may take `limit` together.

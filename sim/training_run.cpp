@@ -8,6 +8,7 @@
 #include "sim/caching_allocator.h"
 #include "sim/issue_clock.h"
 #include "sim/parallel.h"
+#include "sim/rescue_swap.h"
 #include "sim/simulation.h"
 
 namespace tidemark {
@@ -39,7 +40,7 @@ bool cards_are_alike(const Job& job, const RoutingInput& routing) {
 
 struct TrainingRun::Impl {
   Impl(const Job& given, const HardwareProfile& hardware, const RoutingSource& source,
-       std::int64_t evaluated_units, Program runs, const Policy* decides)
+       std::int64_t evaluated_units, Program runs, const Policy* decides, bool swaps = false)
       : job(on_platform(given, hardware)),
         profile(hardware),
         routing(source),
@@ -48,7 +49,8 @@ struct TrainingRun::Impl {
         units(static_cast<std::size_t>(evaluated_units)),
         lanes(static_cast<std::size_t>(program.lanes)),
         limit(segment_limit(job, profile)),
-        records(records_streams(job, profile) || decides != nullptr) {
+        records(records_streams(job, profile) || decides != nullptr),
+        rescues(swaps) {
     stages.resize(program.stages.size());
     parallel_for(stages.size(), [&](std::size_t s) {
       Stage& stage = stages[s];
@@ -70,8 +72,12 @@ struct TrainingRun::Impl {
     MemorySequence sequence;
     std::unique_ptr<LanePeaks> compiled;
     std::vector<ResidentItem> resident;
-    std::vector<std::int64_t> peaks;    // [unit][lane], of this iteration, without resident memory
-    std::int64_t alike = 0;             // what all its cards hold beside that
+    std::vector<std::int64_t> peaks;  // [unit][lane], of this iteration, without resident memory
+    std::int64_t alike = 0;           // what all its cards hold beside that
+    // [unit][lane]: by a card; where the hottest swaps, the others do as soon.
+    std::int64_t held(std::size_t c) const {
+      return std::min(peaks[c] + alike, card.memory.peak.value);
+    }
     std::vector<std::int64_t> highest;  // [unit][lane], of the run, with it
     std::vector<std::int64_t> waits;    // [unit][lane], added up
     CardId hottest;
@@ -133,7 +139,7 @@ struct TrainingRun::Impl {
       Stage& stage = stages[s];
       const auto unit = static_cast<std::size_t>(stage.hottest.unit);
       const StageClock& clock = clocks[unit]->clock(s);
-      const Card card{
+      Card card{
           .job = job,
           .stage = static_cast<std::int64_t>(s),
           .graph = program.stages[s].graph,
@@ -148,12 +154,18 @@ struct TrainingRun::Impl {
           .capacity = profile.capacity(),
           .decisions = policy != nullptr ? &decisions[unit][s] : nullptr,
       };
+      // Cards of a stage differ in their activations.
+      const std::int64_t own =
+          stage.peaks[unit * lanes + static_cast<std::size_t>(stage.hottest.lane)];
       stage.card = replay_card(card, CachingAllocator::kNoLimit);
+      stage.alike = stage.card.memory.peak.value - own;
       stage.out_of_memory.reset();
       if (stage.card.memory.reserved <= limit) return;
+      card.rescues = rescues;
       const CardReplay limited = replay_card(card, limit);
       if (!limited.out_of_memory) {
         stage.card = limited;
+        if (limited.swapped == Bytes()) stage.alike = limited.memory.peak.value - own;
         return;
       }
       stage.out_of_memory = limited.out_of_memory;
@@ -198,12 +210,8 @@ struct TrainingRun::Impl {
     record.imbalance = std::ranges::max(imbalance);
     for (std::size_t s = 0; s < stages.size(); ++s) {
       Stage& stage = stages[s];
-      const std::size_t hottest = static_cast<std::size_t>(stage.hottest.unit) * lanes +
-                                  static_cast<std::size_t>(stage.hottest.lane);
-      // Cards of a stage differ in their activations.
-      stage.alike = stage.card.memory.peak.value - stage.peaks[hottest];
       for (std::size_t c = 0; c < stage.peaks.size(); ++c) {
-        stage.highest[c] = std::max(stage.highest[c], stage.peaks[c] + stage.alike);
+        stage.highest[c] = std::max(stage.highest[c], stage.held(c));
         stage.waits[c] += times.units[c / lanes].stages[s].group_wait_ns[c % lanes];
       }
       record.peak_allocated = std::max(record.peak_allocated, stage.card.memory.peak);
@@ -219,7 +227,19 @@ struct TrainingRun::Impl {
         first_out = s;
       }
     }
+    if (rescues && !record.out_of_memory) count_swaps(record);
     return record;
+  }
+
+  void count_swaps(IterationRecord& record) const {
+    const HostLink& link = profile.host_link;
+    for (const Stage& stage : stages) {
+      record.swapped += stage.card.swapped;
+      record.swap_ns =
+          std::max(record.swap_ns, rescue_swap_ns(stage.card.swapped, link.d2h_gb_per_s.value * 1e9,
+                                                  link.h2d_gb_per_s.value * 1e9));
+    }
+    record.time_ns += record.swap_ns;
   }
 
   RunOutOfMemory describe(const IterationRecord& record) const {
@@ -247,11 +267,8 @@ struct TrainingRun::Impl {
     for (std::size_t u = 0; u < units; ++u) {
       for (std::size_t s = 0; s < stages.size(); ++s) {
         for (std::size_t l = 0; l < lanes; ++l) {
-          std::int64_t peak = stages[s].peaks[u * lanes + l] + stages[s].alike;
-          if (ran_again) {
-            const Stage& other = again->stages[s];
-            peak = std::max(peak, other.peaks[u * lanes + l] + other.alike);
-          }
+          std::int64_t peak = stages[s].held(u * lanes + l);
+          if (ran_again) peak = std::max(peak, again->stages[s].held(u * lanes + l));
           out.push_back({{static_cast<std::int32_t>(u), static_cast<std::int32_t>(s),
                           static_cast<std::int32_t>(l)},
                          Bytes(peak)});
@@ -306,6 +323,7 @@ struct TrainingRun::Impl {
   const std::size_t lanes;
   const Bytes limit;
   const bool records;
+  const bool rescues;
   std::vector<Stage> stages;
   std::vector<LaneRows> rows;                          // [unit]
   std::vector<double> imbalance;                       // [unit]: most rows of a lane over the mean
@@ -324,9 +342,9 @@ TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                                    build_program(on_platform(job, profile), profile), nullptr)) {}
 TrainingRun::TrainingRun(const Job& job, const HardwareProfile& profile,
                          const RoutingSource& routing, bool alike, Program program,
-                         const Policy& policy, std::optional<Rerun> rerun)
+                         const Policy& policy, std::optional<Rerun> rerun, bool rescues)
     : impl_(std::make_unique<Impl>(job, profile, routing, alike ? 1 : job.layout.units(),
-                                   std::move(program), &policy)) {
+                                   std::move(program), &policy, rescues)) {
   if (!rerun) return;
   impl_->again =
       std::make_unique<Impl>(job, profile, routing, static_cast<std::int64_t>(impl_->units),

@@ -9,7 +9,8 @@
 //
 // An iteration that runs out of memory ends at that moment. With a restart, the time until then,
 // the restart, and the iterations since the last checkpoint, done again, are lost. A step that is
-// run again (Rerun) is no loss: its iteration takes as long as both passes.
+// run again (Rerun) is no loss: its iteration takes as long as both passes. Nor is one that swaps
+// what an allocation lacks (sim/rescue_swap.h): it takes longer.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +59,9 @@ struct IterationRecord {
   std::int64_t alloc_retries = 0;  // most of an emulated card, see CardMemory
   double imbalance = 1;            // most rows of a card over the mean, of any microbatch and layer
   bool out_of_memory = false;
-  bool run_again = false;  // see Rerun
+  bool run_again = false;    // see Rerun
+  Bytes swapped;             // to the host and back, by all emulated cards: see sim/rescue_swap.h
+  std::int64_t swap_ns = 0;  // of its time
 };
 
 // A step of which all cards find at its end that it did not hold what was routed: it is run once
@@ -104,9 +107,10 @@ struct RunResult {
 class TrainingRun {
  public:
   // Of a program with optional actions; `policy`, which outlives this, decides about them.
+  // `rescues`: a card whose allocation fails swaps.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
               bool alike, Program program, const Policy& policy,
-              std::optional<Rerun> rerun = std::nullopt);
+              std::optional<Rerun> rerun = std::nullopt, bool rescues = false);
   // Of a program in which nothing is optional.
   TrainingRun(const Job& job, const HardwareProfile& profile, const RoutingSource& routing,
               bool alike, Program program);

@@ -34,13 +34,14 @@ std::vector<std::string> names_of(const std::string& list) {
 }
 
 // Of the time that any policy needs at least (planner/time_bound.h); empty where a policy changes
-// the work or the schedule, which the bound does not hold for.
+// the work, the split of layers or the schedule, which the bound does not hold for.
 std::optional<double> reached(TimeBound& bound, const JobInput& given, const PolicyRun& run) {
   const TrainingOptions& before = given.job.options;
   const TrainingOptions& after = run.input.job.options;
   const bool same_work =
       before.moe_expert_capacity_factor == after.moe_expert_capacity_factor &&
       before.moe_pad_expert_input_to_capacity == after.moe_pad_expert_input_to_capacity &&
+      given.job.layout.listed_layers == run.input.job.layout.listed_layers &&
       given.job.combines_slots() == run.input.job.combines_slots() &&
       before.combined_slot_order == after.combined_slot_order;
   return same_work ? std::optional(bound.reached(run.run)) : std::nullopt;

@@ -71,15 +71,20 @@ std::optional<PagedStash> paged_stash(const std::string& policy, const Job& job)
 // A baseline that runs a program with optional actions; empty: `policy` is none.
 std::function<ManagedRun(const Job&, const HardwareProfile&)> baseline(const std::string& policy) {
   if (policy == kBaGuaLu2Offload) return bagualu2_offload_run;
-  if (const auto load = planned_load(policy, kAdaPipe)) {
-    return [=](const Job& job, const HardwareProfile& p) { return adapipe_run(job, p, *load); };
-  }
   if (const auto load = planned_load(policy, kAdaptiveRecompute)) {
     return [=](const Job& job, const HardwareProfile& p) {
       return adaptive_recompute_run(job, p, *load);
     };
   }
   return nullptr;
+}
+
+std::string notes_of(const std::string& policy, const AdaPipeRun& run) {
+  if (run.split.layers.empty()) {
+    return policy + ": keeps the job's split of layers, since " + run.keeps_split_since + "\n";
+  }
+  return policy + ": deals the layers as " + pipeline_layout_text(run.split.layers) + ", " +
+         duration_text(SimDuration(run.split.iteration_ns)) + " an iteration by its formulas\n";
 }
 
 std::string notes_of(const std::string& policy, const AdaptivePlan& plan) {
@@ -167,7 +172,7 @@ std::string policies_help() {
 
 NamedPolicy named_policy(const JobInput& given, const std::string& name,
                          const RoutingSource& source, double risk) {
-  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, ""};
+  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, false, ""};
   Job& job = out.input.job;
   const HardwareProfile& profile = out.input.profile;
   const RoutingInput routing = routing_input(job);
@@ -177,14 +182,22 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
     out.managed.emplace(std::move(run));
   };
   const auto build = baseline(name);
+  const std::optional<double> adapipe_load = planned_load(name, kAdaPipe);
   const std::optional<std::int64_t> rehearsed = rehearsed_iterations(name);
   const std::optional<PagedStash> stash = paged_stash(name, job);
   const bool planned = name.starts_with(kPlan);
-  const bool decides = build || rehearsed || stash || planned || name == kFixedPlan ||
-                       name == kTidemark || name == kBaGuaLu2 || name == kMegatronBest;
+  const bool decides = build || adapipe_load || rehearsed || stash || planned ||
+                       name == kFixedPlan || name == kTidemark || name == kBaGuaLu2 ||
+                       name == kMegatronBest;
   job = static_policy(job, decides ? "keep-everything" : name).job;
   if (build) {
     out.managed.emplace(build(job, profile));
+    out.rescues = planned_load(name, kAdaptiveRecompute).has_value();
+  } else if (adapipe_load) {
+    AdaPipeRun run = adapipe_run(job, profile, *adapipe_load);
+    job = run.job;
+    out.notes = notes_of(name, run);
+    out.managed.emplace(std::move(run.run));
   } else if (stash) {
     PagedStashRun run = paged_stash_run(job, profile, *stash);
     out.managed.emplace(std::move(run.first));

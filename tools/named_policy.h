@@ -27,6 +27,7 @@ struct NamedPolicy {
   std::optional<ManagedRun> managed;  // empty: nothing is decided while the job runs
   std::optional<StashLimits> stash;   // of paged-stash
   std::optional<Rerun> rerun;         // the same
+  bool rescues = false;               // adaptive-recompute: allocations that fail
   std::string notes;                  // what it was prepared for
 };
 

@@ -49,6 +49,19 @@ std::string notes_of(const StashLimits& limits, const std::string& policy, const
          " of " + grouped_text(std::ssize(run.iterations)) + " iterations run again\n";
 }
 
+std::string rescues_text(const std::string& policy, const RunResult& run) {
+  Bytes swapped;
+  std::int64_t ns = 0;
+  for (const IterationRecord& i : run.iterations) {
+    swapped += i.swapped;
+    ns += i.swap_ns;
+  }
+  const auto rescued = [](const IterationRecord& i) { return i.swapped > Bytes(); };
+  return policy + ": " + grouped_text(std::ranges::count_if(run.iterations, rescued)) + " of " +
+         grouped_text(std::ssize(run.iterations)) + " iterations rescued by swapping, " +
+         gib_text(swapped) + " out and in again, " + duration_text(SimDuration(ns)) + " longer\n";
+}
+
 // Of unit 0 in the first iteration.
 StreamTimes measure_streams(const Job& job, const Program& program, const Policy* policy,
                             const RoutingSource& source) {
@@ -147,13 +160,14 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   if (options.measures_streams) out.streams = measure_streams(job, program, decider, *source);
   TrainingRun run = decider != nullptr
                         ? TrainingRun(job, profile, *source, alike, std::move(program), *decider,
-                                      std::move(named.rerun))
+                                      std::move(named.rerun), named.rescues)
                         : TrainingRun(job, profile, *source, alike, std::move(program));
   RunSpec spec = options.spec;
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
   out.run = run_with_progress(run, spec, policy, options.memory_csv,
                               out.decisions ? &*out.decisions : nullptr);
   if (named.stash) out.notes += notes_of(*named.stash, policy, out.run);
+  if (named.rescues) out.notes += rescues_text(policy, out.run);
   return out;
 }
 

@@ -173,6 +173,10 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
                                     {"imbalance", r.imbalance},
                                     {"out_of_memory", r.out_of_memory}});
     if (r.run_again) result["iterations"].back()["run_again"] = true;
+    if (r.swapped > Bytes()) {
+      result["iterations"].back()["swapped_bytes"] = r.swapped.value;
+      result["iterations"].back()["swap_ns"] = r.swap_ns;
+    }
     if (r.alloc_retries > 0) result["iterations"].back()["num_alloc_retries"] = r.alloc_retries;
   }
 }

@@ -488,6 +488,14 @@ TEST_F(Runs, CompareTheBaselines) {
   }
 }
 
+TEST_F(Runs, SayWhatTheRecomputeBaselinesDid) {
+  const CommandRun run = run_tidemark("compare " + job().string() +
+                                      " --policies adapipe,adaptive-recompute --iterations 2");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("adapipe: keeps the job's split of layers, since"));
+  EXPECT_THAT(run.out, HasSubstr("adaptive-recompute: 0 of 2 iterations rescued by swapping"));
+}
+
 TEST_F(Runs, PayForAStepThatOverflowsItsPagedStashTwice) {
   const std::string simulate = "simulate " + job().string() + " --iterations 2 --json --policy ";
   const auto total = [&](const std::string& policy, bool run_again) {

@@ -63,10 +63,5 @@ TEST(AdaptiveRecompute, FallsBackToFull) {
   EXPECT_TRUE(none.options[0].full);
 }
 
-TEST(AdaptiveRecompute, RescueSwapsOutAndIn) {
-  EXPECT_EQ(rescue_swap_ns(0, 1e9, 1e9), 0);
-  EXPECT_EQ(rescue_swap_ns(4000, 4e9, 2e9), 1000 + 2000);
-}
-
 }  // namespace
 }  // namespace tidemark::adaptive_recompute_test

@@ -2,6 +2,7 @@
 #include "sim/training_run.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "hw_profiles/hardware_profile.h"
 #include "models/units.h"
+#include "sim/rescue_swap.h"
 #include "sim/simulation.h"
 #include "tests/support/jobs.h"
 
@@ -146,6 +148,48 @@ TEST(TrainingRun, ThatNeverFitsGivesUpAfterThreeAttempts) {
   EXPECT_TRUE(r.stuck);
   EXPECT_EQ(r.out_of_memory.size(), 3u);
   EXPECT_EQ(r.tokens_per_second(job), 0);
+}
+
+class KeepEverything : public Policy {
+ public:
+  StageDecisions decide(std::int32_t, const LaneRows&) const override { return {}; }
+};
+
+TEST(TrainingRun, ASpikeIsRescuedBySwappingAndTakesTheCopiesLonger) {
+  Job job = small_moe_job(12, 4);
+  job.model.vocab_size = 1024;  // logits that need no segment larger than what layers keep
+  const Spikes routing(job, {1}, 2);
+  const KeepEverything policy;
+  const auto iterations = [&](const HardwareProfile& card, bool rescues) {
+    TrainingRun run(job, card, routing, false, build_program(on_platform(job, card), card), policy,
+                    std::nullopt, rescues);
+    RunSpec spec;
+    spec.iterations = 3;
+    return run.run(spec, [](const IterationRecord&) { return true; });
+  };
+  const HardwareProfile card = card_with(job, Bytes(64 << 20));
+  EXPECT_TRUE(iterations(card, false).stuck);
+  const RunResult wide = iterations(card_with(job, 64 * kGiB), true);
+  const RunResult rescued = iterations(card, true);
+  ASSERT_EQ(rescued.finished, 3);
+  EXPECT_TRUE(rescued.out_of_memory.empty());
+  for (const std::size_t calm : {0, 2}) {
+    EXPECT_EQ(rescued.iterations[calm].swapped, Bytes());
+    EXPECT_EQ(rescued.iterations[calm].time_ns, wide.iterations[calm].time_ns);
+  }
+  const IterationRecord& spike = rescued.iterations[1];
+  EXPECT_GE(spike.swapped, wide.iterations[1].peak_allocated - rescued.limit);
+  EXPECT_LE(spike.peak_reserved, rescued.limit);
+  EXPECT_LE(rescued.cards.max, rescued.limit);
+  EXPECT_EQ(spike.time_ns, wide.iterations[1].time_ns + spike.swap_ns);
+  // Two cards, one a stage, may have swapped; the one that swapped more holds the others up.
+  const auto copies_ns = [&](Bytes bytes) {
+    return rescue_swap_ns(bytes, card.host_link.d2h_gb_per_s.value * 1e9,
+                          card.host_link.h2d_gb_per_s.value * 1e9);
+  };
+  EXPECT_GE(spike.swap_ns, copies_ns(Bytes(spike.swapped.value / 2)));
+  EXPECT_LE(spike.swap_ns, copies_ns(spike.swapped));
+  EXPECT_EQ(rescued.lost_ns, 0);
 }
 
 TEST(TrainingRun, StopsWhenAsked) {

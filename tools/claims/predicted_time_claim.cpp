@@ -58,7 +58,6 @@ std::vector<Variant> read_variants(JsonReader& in, const fs::path& root) {
 std::optional<ManagedRun> managed_run(const std::string& policy, const Job& job,
                                       const HardwareProfile& profile, double rows) {
   if (policy == "bagualu2-offload") return bagualu2_offload_run(job, profile);
-  if (policy == "adapipe") return adapipe_run(job, profile, rows);
   if (policy == "adaptive-recompute") return adaptive_recompute_run(job, profile, rows);
   if (policy == "adaptive") return adaptive_run(job, profile, rows);
   return std::nullopt;
@@ -92,10 +91,16 @@ std::vector<Predicted> predict(const Variant& variant) {
   for (const std::string& policy : variant.policies) {
     Predicted& p = out.emplace_back();
     p.what = variant.what + ", " + policy;
-    if (const auto run = managed_run(policy, job, profile, rows.max_over_mean())) {
-      const UnitDecisions decisions = decide_unit(*run->policy, plain.stages.size(), rows);
-      p.predicted_ns = prediction.iteration_ns(run->program, &decisions);
-      p.simulated_ns = run_units(run->program, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
+    const auto compare = [&](const TimePrediction& of_prices, const ManagedRun& run) {
+      const UnitDecisions decisions = decide_unit(*run.policy, plain.stages.size(), rows);
+      p.predicted_ns = of_prices.iteration_ns(run.program, &decisions);
+      p.simulated_ns = run_units(run.program, {&rows, 1}, {}, {&decisions, 1}).iteration_ns;
+    };
+    if (policy == "adapipe") {
+      const AdaPipeRun run = adapipe_run(job, profile, rows.max_over_mean());
+      compare(TimePrediction(build_program(run.job, profile), rows), run.run);
+    } else if (const auto run = managed_run(policy, job, profile, rows.max_over_mean())) {
+      compare(prediction, *run);
     } else {
       const Program program = build_program(static_policy(job, policy).job, profile);
       p.predicted_ns = prediction.iteration_ns(program, nullptr);
