@@ -139,7 +139,7 @@ std::vector<ChunkBytes> chunk_bytes(const OperatorGraph& graph, const ActionProg
 
 ManagedRun bagualu2_offload_run(const Job& job, const HardwareProfile& profile) {
   ActionProgram offloads = build_action_program(job, profile, ActionKind::kOffload);
-  const LaneRows balanced(offloads.job, balanced_routing(offloads.job));
+  const LaneRows balanced = LaneRows::alike(offloads.job);
   const std::int64_t rows = balanced_lane_rows(offloads.job);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(offloads.job.model);
   const std::vector<CardMemory> least =

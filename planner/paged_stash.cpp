@@ -144,7 +144,7 @@ PagedStashRun paged_stash_run(const Job& given, const HardwareProfile& profile,
   limits.capacity_rows = rows_times(balanced_rows, options.capacity_factor);
   limits.schedule = build_schedule(job);
   limits.stages.resize(static_cast<std::size_t>(job.layout.pipeline));
-  const LaneRows balanced(job, balanced_routing(job));
+  const LaneRows balanced = LaneRows::alike(job);
   const std::vector<std::int64_t> moe_index = moe_layer_indices(job.model);
   const std::vector<ActionType> types{action_types().front(), {ActionKind::kOffload, stash}};
 

@@ -15,7 +15,6 @@
 #include "planner/decided_memory.h"
 #include "planner/layer_times.h"
 #include "sim/simulation.h"
-#include "traces/routing.h"
 
 namespace tidemark {
 namespace {
@@ -49,7 +48,7 @@ struct Planned {
 
 Planned plan_for(const Job& job, const HardwareProfile& profile, double rows) {
   ActionProgram program = build_action_program(job, profile, ActionKind::kRecompute);
-  LaneRows lanes(program.job, scaled(balanced_routing(program.job), rows));
+  LaneRows lanes = LaneRows::alike(program.job, rows);
   const std::int64_t balanced = balanced_lane_rows(program.job);
   std::vector<std::int64_t> least;
   for (const CardMemory& card :
@@ -119,7 +118,7 @@ std::vector<std::int64_t> static_bytes(const Job& job, std::int64_t stage) {
 AdaPipeProblem adapipe_problem(const Planned& planned, const HardwareProfile& profile) {
   const Job& job = planned.program.job;
   const auto num_layers = static_cast<std::size_t>(job.model.num_layers);
-  const auto times = layer_times(planned.program.program, LaneRows(job, balanced_routing(job)));
+  const auto times = layer_times(planned.program.program, LaneRows::alike(job));
   std::vector<AdaPipeLayer> measured(num_layers);
   for (std::size_t s = 0; s < times.size(); ++s) {
     const ActionProgram::Stage& stage = planned.program.stages[s];

@@ -115,7 +115,7 @@ class Search {
 
   void take_time(Setting& setting) const {
     const Job job = on_platform(setting.policy.job, profile_);
-    const LaneRows balanced(job, balanced_routing(job));
+    const LaneRows balanced = LaneRows::alike(job);
     setting.iteration_ns = run_units(build_program(job, profile_), {&balanced, 1}).iteration_ns;
   }
 

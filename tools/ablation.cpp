@@ -92,6 +92,7 @@ Report ablate(const Arguments& arguments) {
     nlohmann::ordered_json one = {
         {"step", step.name},
         {"policy", step.policy},
+        {"notes", run.notes},
         {"iteration_ns", ns},
         {"speed", known ? nlohmann::ordered_json(speed) : nullptr},
         {"out_of_memory", run.run.out_of_memory.size()},
@@ -103,7 +104,7 @@ Report ablate(const Arguments& arguments) {
         {"copies_ns", t.copies},
         {"exposed_copies_ns", t.exposed_copies}};
     report.json["ablation"].push_back(std::move(one));
-    notes += run.notes;
+    notes += notes_text(run);
   }
   report.text = job_text(input) + "\n" + table.text() + "\n" + reasons + "\n" + notes +
                 "Streams: of one card in the first iteration, mean over the stages; exposed while "

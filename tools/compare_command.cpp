@@ -121,11 +121,12 @@ Report compare_policies(const Arguments& arguments) {
     const PolicyRun& c = all.back();
     nlohmann::ordered_json one;
     one["policy"] = c.policy;
+    one["notes"] = c.notes;
     add_run(one, c.input, c.run);
     of_bound.push_back(reached(bound, input, c));
     if (of_bound.back()) one["run"]["of_bound"] = *of_bound.back();
     report.json["policies"].push_back(std::move(one));
-    notes += c.notes;
+    notes += notes_text(c);
   }
   if (const auto file = arguments.text("plot")) plot_panels(memory_curves(all), *file);
   report.text = job_text(input) + "\n" + comparison_text(all, of_bound) + "\n" + notes +

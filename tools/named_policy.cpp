@@ -79,24 +79,23 @@ std::function<ManagedRun(const Job&, const HardwareProfile&)> baseline(const std
   return nullptr;
 }
 
-std::string notes_of(const std::string& policy, const AdaPipeRun& run) {
+std::string note_of(const AdaPipeRun& run) {
   if (run.split.layers.empty()) {
-    return policy + ": keeps the job's split of layers, since " + run.keeps_split_since + "\n";
+    return "keeps the job's split of layers, since " + run.keeps_split_since;
   }
-  return policy + ": deals the layers as " + pipeline_layout_text(run.split.layers) + ", " +
-         duration_text(SimDuration(run.split.iteration_ns)) + " an iteration by its formulas\n";
+  return "deals the layers as " + pipeline_layout_text(run.split.layers) + ", " +
+         duration_text(SimDuration(run.split.iteration_ns)) + " an iteration by its formulas";
 }
 
-std::string notes_of(const std::string& policy, const AdaptivePlan& plan) {
-  std::string out =
-      policy + ": safe for " + fixed_text(plan.rows_bound, 2) + " times the balanced load";
+std::string note_of(const AdaptivePlan& plan) {
+  std::string out = "safe for " + fixed_text(plan.rows_bound, 2) + " times the balanced load";
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const std::int64_t headroom = plan.stages[s].headroom_bytes;
     if (headroom >= 0) continue;
     out += "; stage " + std::to_string(s) + " lacks " + gib_text(Bytes(-headroom)) +
            " even if it gives up all it can";
   }
-  return out + "\n";
+  return out;
 }
 
 // "adaptive" or "adaptive:N", rehearsed on N iterations; empty: another policy.
@@ -111,13 +110,13 @@ std::optional<std::int64_t> rehearsed_iterations(const std::string& policy) {
   return n;
 }
 
-std::string notes_of(const Rehearsal& rehearsal, std::int64_t iterations) {
-  std::string out = "adaptive: rehearsed on " + grouped_text(iterations) +
-                    " iterations, withholds " + gib_text(Bytes(rehearsal.withheld_bytes));
+std::string note_of(const Rehearsal& rehearsal, std::int64_t iterations) {
+  std::string out = "rehearsed on " + grouped_text(iterations) + " iterations, withholds " +
+                    gib_text(Bytes(rehearsal.withheld_bytes));
   if (rehearsal.deaths > 0) {
     out += ", and still runs out of memory in " + grouped_text(rehearsal.deaths);
   }
-  return out + "\n";
+  return out;
 }
 
 std::string slots_text(const Job& job) {
@@ -128,15 +127,15 @@ std::string slots_text(const Job& job) {
   return out;
 }
 
-std::string notes_of(const std::string& policy, const InterleavedRun& run) {
+std::string note_of(const InterleavedRun& run) {
   const std::string own = duration_text(SimDuration(run.own_schedule_ns));
   if (run.iteration_ns >= run.own_schedule_ns) {
-    return policy + ": the job's own schedule, " + own +
-           " in a typical iteration: no combined slots that fit are faster\n";
+    return "the job's own schedule, " + own +
+           " in a typical iteration: no combined slots that fit are faster";
   }
-  return policy + ": combined slots (" + slots_text(run.job) + "), " +
+  return "combined slots (" + slots_text(run.job) + "), " +
          duration_text(SimDuration(run.iteration_ns)) + " in a typical iteration against " + own +
-         " or more of the job's own schedule\n";
+         " or more of the job's own schedule";
 }
 
 // Of one unit: an iteration that no run reaches, or balanced where a trace has none to spare.
@@ -149,14 +148,14 @@ RoutingCounts typical_routing(const Job& job, const RoutingInput& routing,
 }
 
 // The job under the best of Megatron's settings, or under those that hold least.
-Job megatron_best(const JobInput& input, double bound, std::string& notes) {
+Job megatron_best(const JobInput& input, double bound, std::vector<std::string>& notes) {
   const StaticSearch search = best_static_policy(input.job, input.profile, bound);
   const StaticPolicy policy =
       search.best ? *search.best : static_policy(input.job, "full-recompute");
-  notes = std::string(kMegatronBest) + ": " + policy.name + ", " +
-          (search.best ? "the fastest" : "since none") + " of " + grouped_text(search.settings) +
-          " settings " + (search.best ? "that fits " : "fits ") + fixed_text(bound, 2) +
-          " times the balanced load\n";
+  notes.push_back(policy.name + ", " + (search.best ? "the fastest" : "since none") + " of " +
+                  grouped_text(search.settings) + " settings " +
+                  (search.best ? "that fits " : "fits ") + fixed_text(bound, 2) +
+                  " times the balanced load");
   return policy.job;
 }
 
@@ -172,13 +171,13 @@ std::string policies_help() {
 
 NamedPolicy named_policy(const JobInput& given, const std::string& name,
                          const RoutingSource& source, double risk) {
-  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, false, ""};
+  NamedPolicy out{given, std::nullopt, std::nullopt, std::nullopt, false, {}};
   Job& job = out.input.job;
   const HardwareProfile& profile = out.input.profile;
   const RoutingInput routing = routing_input(job);
   const auto bound = [&] { return rows_bound(job, routing, source, risk); };
   const auto manage = [&](AdaptiveRun run) {
-    out.notes += notes_of(name, run.plan);
+    out.notes.push_back(note_of(run.plan));
     out.managed.emplace(std::move(run));
   };
   const auto build = baseline(name);
@@ -196,7 +195,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
   } else if (adapipe_load) {
     AdaPipeRun run = adapipe_run(job, profile, *adapipe_load);
     job = run.job;
-    out.notes = notes_of(name, run);
+    out.notes.push_back(note_of(run));
     out.managed.emplace(std::move(run.run));
   } else if (stash) {
     PagedStashRun run = paged_stash_run(job, profile, *stash);
@@ -214,7 +213,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
     InterleavedRun run = name == kTidemark ? interleaved_run(job, profile, bound(), typical)
                                            : bagualu2_run(job, profile, typical);
     job = run.job;
-    out.notes = notes_of(name, run);
+    out.notes.push_back(note_of(run));
     manage(std::move(run.run));
   } else if (rehearsed && *rehearsed == 0) {
     manage(adaptive_run(job, profile, bound()));
@@ -225,7 +224,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
           "adaptive without a number: a recorded trace has no iterations to rehearse on");
     }
     Rehearsal rehearsal = rehearsed_adaptive_run(job, profile, bound(), source, *rehearsed);
-    out.notes = notes_of(rehearsal, *rehearsed);
+    out.notes.push_back(note_of(rehearsal, *rehearsed));
     manage(std::move(rehearsal.run));
   }
   return out;

@@ -13,6 +13,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "planner/managed_run.h"
 #include "planner/paged_stash.h"
@@ -28,7 +29,7 @@ struct NamedPolicy {
   std::optional<StashLimits> stash;   // of paged-stash
   std::optional<Rerun> rerun;         // the same
   bool rescues = false;               // adaptive-recompute: allocations that fail
-  std::string notes;                  // what it was prepared for
+  std::vector<std::string> notes;     // what it was prepared for
 };
 
 std::string policies_help();

@@ -35,7 +35,7 @@ class InterruptGuard {
   void (*before_)(int);
 };
 
-std::string notes_of(const StashLimits& limits, const std::string& policy, const RunResult& run) {
+std::string stash_note(const StashLimits& limits, const RunResult& run) {
   Bytes stash;
   for (const std::vector<StashBuffer>& stage : limits.stages) {
     Bytes of_stage;
@@ -44,12 +44,12 @@ std::string notes_of(const StashLimits& limits, const std::string& policy, const
     }
     stash = std::max(stash, of_stage);
   }
-  return policy + ": up to " + gib_text(stash) + " of buffers a card, " +
+  return "up to " + gib_text(stash) + " of buffers a card, " +
          grouped_text(std::ranges::count(run.iterations, true, &IterationRecord::run_again)) +
-         " of " + grouped_text(std::ssize(run.iterations)) + " iterations run again\n";
+         " of " + grouped_text(std::ssize(run.iterations)) + " iterations run again";
 }
 
-std::string rescues_text(const std::string& policy, const RunResult& run) {
+std::string rescues_note(const RunResult& run) {
   Bytes swapped;
   std::int64_t ns = 0;
   for (const IterationRecord& i : run.iterations) {
@@ -57,9 +57,9 @@ std::string rescues_text(const std::string& policy, const RunResult& run) {
     ns += i.swap_ns;
   }
   const auto rescued = [](const IterationRecord& i) { return i.swapped > Bytes(); };
-  return policy + ": " + grouped_text(std::ranges::count_if(run.iterations, rescued)) + " of " +
+  return grouped_text(std::ranges::count_if(run.iterations, rescued)) + " of " +
          grouped_text(std::ssize(run.iterations)) + " iterations rescued by swapping, " +
-         gib_text(swapped) + " out and in again, " + duration_text(SimDuration(ns)) + " longer\n";
+         gib_text(swapped) + " out and in again, " + duration_text(SimDuration(ns)) + " longer";
 }
 
 // Of unit 0 in the first iteration.
@@ -102,6 +102,12 @@ std::vector<Flag> run_flags() {
           {"seed", "N", "of synthetic routing; 1 when not given"},
           {"risk", "P",
            "of running out of memory in an iteration, for policies that plan for it; 0.001"}};
+}
+
+std::string notes_text(const PolicyRun& run) {
+  std::string out;
+  for (const std::string& note : run.notes) out += run.policy + ": " + note + "\n";
+  return out;
 }
 
 RunOptions run_options(const Job& job, const Arguments& arguments) {
@@ -166,8 +172,8 @@ PolicyRun run_policy(const JobInput& given, const std::string& policy, const Run
   spec.repeats_routing |= !routing.file.empty();  // a trace has one routing for each iteration
   out.run = run_with_progress(run, spec, policy, options.memory_csv,
                               out.decisions ? &*out.decisions : nullptr);
-  if (named.stash) out.notes += notes_of(*named.stash, policy, out.run);
-  if (named.rescues) out.notes += rescues_text(policy, out.run);
+  if (named.stash) out.notes.push_back(stash_note(*named.stash, out.run));
+  if (named.rescues) out.notes.push_back(rescues_note(out.run));
   return out;
 }
 

@@ -30,10 +30,12 @@ struct PolicyRun {
   std::string policy;
   JobInput input;
   RunResult run;
-  std::string notes;                     // what the policy was prepared for
+  std::vector<std::string> notes;        // what the policy was prepared for, and what it came to
   std::optional<DecisionLog> decisions;  // where it decides about single operators
   StreamTimes streams;                   // where asked for: of the first iteration, of one unit
 };
+// A line each, after the policy's name.
+std::string notes_text(const PolicyRun& run);
 
 // `log` sees what every iteration decided. With progress on stderr where that is a terminal. An
 // interrupt (SIGINT) ends the run after the iteration at hand.

@@ -34,8 +34,9 @@ Report run_whole(const JobInput& given, const RunOptions& options, const Argumen
   report.exit = exit_of(run.run);
   report.json = result_with_provenance(run.input.files, arguments);
   add_run(report.json, run.input, run.run);
+  report.json["notes"] = run.notes;
   if (run.decisions) report.json["decisions"] = to_json(*run.decisions);
-  report.text = run_text(run.input, run.run) + "\n" + run.notes + job_text(run.input) +
+  report.text = run_text(run.input, run.run) + "\n" + notes_text(run) + job_text(run.input) +
                 warnings_text(run.input.job);
   return report;
 }
