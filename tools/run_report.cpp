@@ -66,7 +66,7 @@ std::int64_t most_retries(const RunResult& run) {
 // What is known of the cards that are not emulated, behind others.
 std::string others_text(const RunResult& run) {
   const std::optional<std::int64_t> stage = run.highest_bound();
-  if (!stage) return " That is of one card of each stage; of the others no bound is known.";
+  if (!stage) return " Of each stage one card is emulated; no bound on the others is known.";
   const Bytes bound = *run.stages[static_cast<std::size_t>(*stage)].bound;
   return std::string(" The other cards reserve at most ") + gib_text(bound) + " (stage " +
          std::to_string(*stage) + ", estimated)" +
