@@ -21,6 +21,8 @@ struct AllocatorOptions {
   double garbage_collection_threshold = 0;
   std::int64_t roundup_power2_divisions = 0;  // sizes between two powers of two; 0 and 1: all
   bool expandable_segments = false;
+
+  friend bool operator==(const AllocatorOptions&, const AllocatorOptions&) = default;
 };
 
 constexpr std::int64_t kSmallestMaxSplitMb = 21;  // PyTorch: above 20

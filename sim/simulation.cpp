@@ -8,6 +8,7 @@
 #include "models/parameters.h"
 #include "sim/caching_allocator.h"
 #include "sim/parallel.h"
+#include "sim/reserved_bound.h"
 
 namespace tidemark {
 namespace {
@@ -129,6 +130,14 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
       .capacity = capacity,
   };
   out.card = replay_card(card, CachingAllocator::kNoLimit);
+  std::vector<Bytes> peaks;
+  for (std::int64_t lane = 0; lane < std::ssize(out.memory.lanes); ++lane) {
+    peaks.push_back(out.lane_peak(lane));
+  }
+  const Bytes bound = std::ranges::max(
+      reserved_bounds(job, program.stages[stage].graph, rows, peaks,
+                      {rows, out.hottest_lane, out.card.memory.peak, out.card.memory.reserved}));
+  if (bound != CachingAllocator::kNoLimit) out.reserved_bound = bound;
   if (out.card.memory.reserved <= limit) return;
   const CardReplay limited = replay_card(card, limit);
   out.out_of_memory = limited.out_of_memory;

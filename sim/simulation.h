@@ -34,6 +34,9 @@ struct StageResult {
   // The hottest lane: on a card without limit if it does not fit, so that it shows what it needs.
   CardReplay card;
   bool gives_back = false;  // it fits because PyTorch gives cached blocks back
+  // On what any lane reserves on a card without limit (sim/reserved_bound.h); none where none is
+  // known.
+  std::optional<Bytes> reserved_bound;
   std::optional<OutOfMemory> out_of_memory;
 
   Bytes allocated_after_iteration() const { return card.memory.after_iteration; }

@@ -9,6 +9,7 @@
 #include "sim/issue_clock.h"
 #include "sim/parallel.h"
 #include "sim/rescue_swap.h"
+#include "sim/reserved_bound.h"
 #include "sim/simulation.h"
 
 namespace tidemark {
@@ -29,6 +30,13 @@ double RunResult::tokens_per_second(const Job& job) const {
   return total_ns == 0 ? 0
                        : static_cast<double>(finished * job.tokens_per_iteration()) /
                              (static_cast<double>(total_ns) * 1e-9);
+}
+
+std::optional<std::int64_t> RunResult::highest_bound() const {
+  if (!std::ranges::all_of(stages, [](const StageReserved& s) { return s.bound.has_value(); })) {
+    return std::nullopt;
+  }
+  return std::ranges::max_element(stages, {}, &StageReserved::bound) - stages.begin();
 }
 
 bool cards_are_alike(const Job& job, const RoutingInput& routing) {
@@ -81,7 +89,10 @@ struct TrainingRun::Impl {
     std::vector<std::int64_t> highest;  // [unit][lane], of the run, with it
     std::vector<std::int64_t> waits;    // [unit][lane], added up
     CardId hottest;
-    CardReplay card;  // of the hottest
+    CardReplay card;           // of the hottest
+    CardMemory without_limit;  // of the hottest
+    Bytes reserved;            // of emulated cards, of the run
+    Bytes reserved_bound;      // on all its cards, of the run
     std::optional<OutOfMemory> out_of_memory;
     std::int64_t out_of_memory_ns = 0;
   };
@@ -159,6 +170,7 @@ struct TrainingRun::Impl {
           stage.peaks[unit * lanes + static_cast<std::size_t>(stage.hottest.lane)];
       stage.card = replay_card(card, CachingAllocator::kNoLimit);
       stage.alike = stage.card.memory.peak.value - own;
+      stage.without_limit = stage.card.memory;
       stage.out_of_memory.reset();
       if (stage.card.memory.reserved <= limit) return;
       card.rescues = rescues;
@@ -177,6 +189,29 @@ struct TrainingRun::Impl {
             clock.steps[static_cast<std::size_t>(e.step)][static_cast<std::size_t>(e.op)].issued_ns;
       }
     });
+  }
+
+  void bound_reserved() {
+    std::vector<Bytes> bounds(units * stages.size(), CachingAllocator::kNoLimit);
+    // Where a policy decides, a stage's sequences differ from unit to unit.
+    parallel_for(policy == nullptr ? bounds.size() : 0, [&](std::size_t i) {
+      const std::size_t u = i / stages.size();
+      const std::size_t s = i % stages.size();
+      const Stage& stage = stages[s];
+      const EmulatedLane emulated{rows[static_cast<std::size_t>(stage.hottest.unit)],
+                                  stage.hottest.lane, stage.without_limit.peak,
+                                  stage.without_limit.reserved};
+      std::vector<Bytes> peaks;
+      for (std::size_t l = 0; l < lanes; ++l) {
+        peaks.push_back(Bytes(stage.peaks[u * lanes + l] + stage.alike));
+      }
+      bounds[i] =
+          std::ranges::max(reserved_bounds(job, program.stages[s].graph, rows[u], peaks, emulated));
+    });
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      Bytes& bound = stages[i % stages.size()].reserved_bound;
+      bound = std::max(bound, bounds[i]);
+    }
   }
 
   IterationRecord iterate(std::int64_t iteration, std::int64_t attempt) {
@@ -216,6 +251,7 @@ struct TrainingRun::Impl {
       }
       record.peak_allocated = std::max(record.peak_allocated, stage.card.memory.peak);
       record.alloc_retries = std::max(record.alloc_retries, stage.card.memory.alloc_retries);
+      stage.reserved = std::max(stage.reserved, stage.card.memory.reserved);
       if (stage.card.memory.reserved > record.peak_reserved) {
         record.peak_reserved = stage.card.memory.reserved;
         record.hottest = stage.hottest;
@@ -228,6 +264,7 @@ struct TrainingRun::Impl {
       }
     }
     if (rescues && !record.out_of_memory) count_swaps(record);
+    bound_reserved();
     return record;
   }
 
@@ -274,6 +311,18 @@ struct TrainingRun::Impl {
                          Bytes(peak)});
         }
       }
+    }
+    return out;
+  }
+
+  std::vector<StageReserved> reserved() const {
+    std::vector<StageReserved> out;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      StageReserved& stage = out.emplace_back();
+      stage.emulated = stages[s].reserved;
+      if (again != nullptr) stage.emulated = std::max(stage.emulated, again->stages[s].reserved);
+      if (stages[s].reserved_bound == CachingAllocator::kNoLimit) continue;
+      stage.bound = stages[s].reserved_bound;
     }
     return out;
   }
@@ -397,6 +446,7 @@ RunResult TrainingRun::run(const RunSpec& spec,
     if (out.stuck || out.interrupted) break;
   }
   out.cards = impl_->summarize(std::ssize(out.iterations));
+  out.stages = impl_->reserved();
   return out;
 }
 

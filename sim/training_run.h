@@ -5,7 +5,8 @@
 // times. Of each stage the card with the highest peak is replayed through the emulated allocator,
 // on two iterations of this routing (what the cache holds of earlier, different iterations is not
 // carried over); if its segments do not fit, the run is out of memory there. Cards of one stage
-// differ in their activations only.
+// differ in their activations only. What the others reserve is bounded by a rule of thumb
+// (sim/reserved_bound.h), but not where a policy decides: then orders of requests differ too.
 //
 // An iteration that runs out of memory ends at that moment. With a restart, the time until then,
 // the restart, and the iterations since the last checkpoint, done again, are lost. A step that is
@@ -75,6 +76,12 @@ struct Rerun {
 // Which iteration of the routing an attempt sees.
 std::int64_t drawn_iteration(std::int64_t iteration, std::int64_t attempt);
 
+// The most of any iteration.
+struct StageReserved {
+  Bytes emulated;              // of the stage's emulated cards
+  std::optional<Bytes> bound;  // on all its cards, had they no limit; none where none is known
+};
+
 struct CardPeak {
   CardId card;
   Bytes peak;  // allocated
@@ -99,7 +106,11 @@ struct RunResult {
   bool stuck = false;
   bool interrupted = false;
   CardSummary cards;
+  std::vector<StageReserved> stages;
   Bytes limit;  // of a card's segments
+
+  // The stage with the highest bound; none where that of a stage is not known.
+  std::optional<std::int64_t> highest_bound() const;
 
   double tokens_per_second(const Job& job) const;  // useful ones
 };

@@ -25,6 +25,31 @@ std::string card_text(const RunResult& run, const CardId& card) {
   return unit + "stage " + std::to_string(card.stage) + ", lane " + std::to_string(card.lane);
 }
 
+nlohmann::ordered_json stages_json(const RunResult& run) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (std::size_t s = 0; s < run.stages.size(); ++s) {
+    const StageReserved& reserved = run.stages[s];
+    out.push_back({{"stage", s}, {"peak_reserved_bytes", reserved.emulated.value}});
+    if (!reserved.bound) continue;
+    out.back()["reserved_bound_bytes"] = reserved.bound->value;
+    out.back()["bound_fits"] = *reserved.bound <= run.limit;
+  }
+  return out;
+}
+
+std::string stages_table(const RunResult& run) {
+  TextTable table(
+      {{"stage"}, {"emulated card"}, {"any card, at most"}, {"", TextTable::Align::kLeft}});
+  for (std::size_t s = 0; s < run.stages.size(); ++s) {
+    const StageReserved& reserved = run.stages[s];
+    const bool crosses = reserved.bound && *reserved.bound > run.limit;
+    table.add_row({std::to_string(s), gib_text(reserved.emulated),
+                   reserved.bound ? gib_text(*reserved.bound) : "-",
+                   crosses ? "above the limit" : ""});
+  }
+  return table.text();
+}
+
 nlohmann::ordered_json card_json(const CardId& card) {
   return {{"unit", card.unit}, {"stage", card.stage}, {"lane", card.lane}};
 }
@@ -38,6 +63,16 @@ std::int64_t most_retries(const RunResult& run) {
       ->alloc_retries;
 }
 
+// What is known of the cards that are not emulated, behind others.
+std::string others_text(const RunResult& run) {
+  const std::optional<std::int64_t> stage = run.highest_bound();
+  if (!stage) return " Of each stage one card is emulated; no bound on the others is known.";
+  const Bytes bound = *run.stages[static_cast<std::size_t>(*stage)].bound;
+  return std::string(" The other cards reserve at most ") + gib_text(bound) + " (stage " +
+         std::to_string(*stage) + ", estimated)" +
+         (bound <= run.limit ? "." : ": whether all of them fit is open.");
+}
+
 std::string verdict(const RunResult& run) {
   const IterationRecord& worst = tightest(run);
   const std::string highest = gib_text(worst.peak_reserved) + " of " + gib_text(run.limit) + " (" +
@@ -47,7 +82,7 @@ std::string verdict(const RunResult& run) {
       grouped_text(run.finished) + (run.finished == 1 ? " iteration" : " iterations");
   if (run.out_of_memory.empty()) {
     return "Fits: " + ran + " without running out of memory; the tightest card reserves " +
-           highest + "." + retries_text(most_retries(run));
+           highest + "." + others_text(run) + retries_text(most_retries(run));
   }
   const std::string times = run.out_of_memory.size() == 1
                                 ? "once"
@@ -102,7 +137,8 @@ std::string run_text(const JobInput& input, const RunResult& run) {
          gib_text(run.cards.max) + " most.\n";
   out += "Waiting for later members of their groups: " +
          duration_text(SimDuration(run.cards.mean_wait_ns)) + " a card and iteration, at most " +
-         duration_text(SimDuration(run.cards.max_wait_ns)) + ".\n\nThe hottest cards:\n";
+         duration_text(SimDuration(run.cards.max_wait_ns)) + ".\n\nWhat the stages reserve, of " +
+         gib_text(run.limit) + ":\n\n" + stages_table(run) + "\nThe hottest cards:\n";
   for (const CardPeak& hot : run.cards.hottest) {
     out += "  " + gib_text(hot.peak) + "  " + card_text(run, hot.card) + "\n";
   }
@@ -148,6 +184,7 @@ void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunRes
     card["peak_allocated_bytes"] = hot.peak.value;
     cards["hottest"].push_back(std::move(card));
   }
+  result["stages"] = stages_json(run);
   result["out_of_memory"] = nlohmann::ordered_json::array();
   for (const RunOutOfMemory& o : run.out_of_memory) {
     result["out_of_memory"].push_back({{"iteration", o.iteration},

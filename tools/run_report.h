@@ -25,10 +25,11 @@ std::string retries_text(std::int64_t alloc_retries);
 
 ExitCode exit_of(const RunResult& run);
 std::string run_text(const JobInput& input, const RunResult& run);
-// The keys `verdict`, `run`, `cards`, `out_of_memory` and `iterations` (with `run_again` where a
-// step was, `swapped_bytes` and `swap_ns` where an allocation was rescued, and `num_alloc_retries`
-// where there were any); of the series at most kSeriesLimit iterations, evenly spaced, and every
-// one that ran out of memory.
+// The keys `verdict`, `run`, `cards`, `stages` (with `reserved_bound_bytes` and whether that fits
+// where there are bounds), `out_of_memory` and `iterations` (with `run_again` where a step was,
+// `swapped_bytes` and `swap_ns` where an allocation was rescued, and `num_alloc_retries` where
+// there were any); of the series at most kSeriesLimit iterations, evenly spaced, and every one that
+// ran out of memory.
 void add_run(nlohmann::ordered_json& result, const JobInput& input, const RunResult& run);
 constexpr std::int64_t kSeriesLimit = 10'000;
 

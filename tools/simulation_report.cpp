@@ -124,6 +124,23 @@ std::string time_table(const Simulation& simulation) {
   return table.text();
 }
 
+// What is known of the cards that are not emulated.
+std::string others_text(const SimulationResult& result) {
+  const auto same = [](const StageResult& s) {
+    return s.out_of_memory || s.gives_back || s.reserved_bound == s.peak_reserved();
+  };
+  if (std::ranges::all_of(result.stages, same)) return "No card of a stage reserves more.\n";
+  std::string out;
+  for (std::size_t i = 0; i < result.stages.size(); ++i) {
+    const StageResult& s = result.stages[i];
+    if (same(s)) continue;
+    out += "Other cards of stage " + std::to_string(i) + ": " +
+           (s.reserved_bound ? "at most " + gib_text(*s.reserved_bound) + " reserved (estimated).\n"
+                             : "no bound is known.\n");
+  }
+  return out;
+}
+
 std::string cost_kinds_text(const Simulation& simulation) {
   std::array<double, std::size(kCostKinds)> by_kind{};
   double all = 0;
@@ -182,6 +199,10 @@ nlohmann::ordered_json stage_json(const Simulation& simulation, std::int64_t sta
   json["peak_allocated_first_iteration_bytes"] = s.peak_allocated_first_iteration().value;
   json["peak_reserved_bytes"] = s.peak_reserved().value;
   json["peak_reserved_first_iteration_bytes"] = s.peak_reserved_first_iteration().value;
+  if (s.reserved_bound) {
+    json["reserved_bound_bytes"] = s.reserved_bound->value;
+    json["bound_fits"] = *s.reserved_bound <= simulation.result.limit();
+  }
   json["pinned_host_bytes"] = s.host_memory.value;
   json["peak_time_ns"] = s.peak_time_ns;
   json["peak_in"] = s.card.memory.peaks_in_optimizer_step() ? "optimizer step"
@@ -264,7 +285,7 @@ std::string simulation_text(const JobInput& input, const Simulation& simulation)
     out += "Offloading needs up to " + gib_text(host) + " of pinned host memory for a card.\n";
   }
   out += "\nWhat each stage holds on a card, and when that peaks:\n\n" +
-         stages_table(input.job, simulation);
+         stages_table(input.job, simulation) + others_text(simulation.result);
   out += "\nWhere the time goes (streams overlap, so shares may add up to more than all):\n\n" +
          time_table(simulation) + "\n" + cost_kinds_text(simulation);
   return out;

@@ -49,7 +49,7 @@ class EmulatedStage {
   std::vector<Bytes> bounds() const {
     std::vector<Bytes> peaks;
     for (std::int64_t lane = 0; lane < lanes(); ++lane) peaks.push_back(result().lane_peak(lane));
-    const EmulatedLane emulated{result().hottest_lane, result().card.memory.peak,
+    const EmulatedLane emulated{simulation_.rows, result().hottest_lane, result().card.memory.peak,
                                 reserved(result().hottest_lane)};
     return reserved_bounds(job_, simulation_.program.stages[static_cast<std::size_t>(stage_)].graph,
                            simulation_.rows, peaks, emulated);

@@ -102,6 +102,7 @@ TEST(AdaptivePolicy, RunsWhatDiesOtherwiseAndKeepsWithinTheCard) {
   const RunResult adapted = run_once(job, card, routing, &managed);
   EXPECT_EQ(adapted.finished, 1);
   EXPECT_LE(adapted.iterations[0].peak_reserved, adapted.limit);
+  EXPECT_EQ(adapted.highest_bound(), std::nullopt) << "of cards that decide differently";
 }
 
 TEST(AdaptivePolicy, GivesUpMoreInASpikeAndNothingOfItInTheCalmAfter) {
