@@ -60,10 +60,9 @@ struct IterationTimes {
 };
 
 // `rows`: of each unit, for every microbatch and MoE layer of the program; of one lane where all of
-// a stage's are alike (LaneRows::alike). `recorders`: of each
-// unit, null where nobody looks; or none at all. `decisions`: of each unit; without, no optional
-// action is taken. Throws: std::logic_error when stages wait for each
-// other (a schedule that deadlocks).
+// a stage's are alike (LaneRows::alike). `recorders`: of each unit, null where nobody looks; or
+// none at all. `decisions`: of each unit; without, no optional action is taken. Throws:
+// std::logic_error when stages wait for each other (a schedule that deadlocks).
 IterationTimes run_units(const Program& program, std::span<const LaneRows> rows,
                          std::span<Recorder* const> recorders = {},
                          std::span<const UnitDecisions> decisions = {});
