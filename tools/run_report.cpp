@@ -37,7 +37,7 @@ nlohmann::ordered_json stages_json(const RunResult& run) {
   return out;
 }
 
-std::string stages_table(const RunResult& run) {
+std::string reserved_table(const RunResult& run) {
   TextTable table(
       {{"stage"}, {"emulated card"}, {"any card, at most"}, {"", TextTable::Align::kLeft}});
   for (std::size_t s = 0; s < run.stages.size(); ++s) {
@@ -138,7 +138,7 @@ std::string run_text(const JobInput& input, const RunResult& run) {
   out += "Waiting for later members of their groups: " +
          duration_text(SimDuration(run.cards.mean_wait_ns)) + " a card and iteration, at most " +
          duration_text(SimDuration(run.cards.max_wait_ns)) + ".\n\nWhat the stages reserve, of " +
-         gib_text(run.limit) + ":\n\n" + stages_table(run) + "\nThe hottest cards:\n";
+         gib_text(run.limit) + ":\n\n" + reserved_table(run) + "\nThe hottest cards:\n";
   for (const CardPeak& hot : run.cards.hottest) {
     out += "  " + gib_text(hot.peak) + "  " + card_text(run, hot.card) + "\n";
   }
