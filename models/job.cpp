@@ -177,15 +177,17 @@ void validate(const Job& job, const std::string& pointer) {
     refuse("kaimm_offload_activation_ratio", std::to_string(o.offload_ratio), "the fork \"kwai\"");
   }
   const AttentionSpec& a = job.model.attention;
-  const bool multi_head =
-      a.kind == AttentionKind::kGrouped && a.num_query_groups == a.num_heads && !a.qk_layernorm;
-  if (kwai &&
-      !(multi_head && !job.model.moe && job.model.activation == Activation::kSwiglu &&
-        job.model.position_embedding == PositionEmbedding::kRope && job.layout.splits_sequence() &&
-        job.layout.context > 1 && job.layout.virtual_pipeline > 1)) {
+  const ParallelLayout& l = job.layout;
+  const bool heads = a.kind == AttentionKind::kGrouped && !a.qk_layernorm &&
+                     (l.context == 1 || a.num_query_groups == a.num_heads);
+  const bool splits =
+      l.virtual_pipeline > 1 && (l.splits_sequence() || (l.tensor == 1 && l.context == 1));
+  if (kwai && !(heads && splits && !job.model.moe && job.model.activation == Activation::kSwiglu &&
+                job.model.position_embedding == PositionEmbedding::kRope)) {
     refuse("fork", "\"kwai\"",
-           "only for dense models with multi-head attention, RoPE and SwiGLU, on tensor with "
-           "sequence, context and virtual pipeline parallelism");
+           "only for dense models with RoPE and SwiGLU, on virtual pipeline stages; with tensor "
+           "parallelism also sequence parallelism; with context parallelism also that, and "
+           "multi-head attention");
   }
   throw_if_any(all);
 }

@@ -30,6 +30,7 @@ struct Sizes {
 
 // Into or out of a buffer that is kept for ever. Returns: a storage without bytes to wait for.
 StorageId gather(GraphBuilder& b, const std::string& name, StorageId input) {
+  if (b.job().layout.tensor == 1) return input;
   const std::int64_t bytes = Sizes(b.job()).gathered_hidden;
   const StorageId gathered = b.storage(name + ".gathered", 0);
   b.emit(name + ".all_gather",
@@ -40,6 +41,7 @@ StorageId gather(GraphBuilder& b, const std::string& name, StorageId input) {
 
 StorageId reduce_scatter(GraphBuilder& b, const std::string& name, StorageId partial,
                          StorageRole role) {
+  if (b.job().layout.tensor == 1) return partial;
   const Sizes sizes(b.job());
   const std::int64_t bytes = sizes.gathered_hidden;
   const StorageId out = b.storage(name + ".scattered", sizes.hidden, role);
@@ -93,6 +95,36 @@ void return_gradient(GraphBuilder& b, const std::string& name, StorageId input, 
   locals.push_back(x.value);
   b.hold(std::move(locals));
   b.add_gradient(input, of_input);
+}
+
+// [sharded tokens, hidden] -> [rank tokens, width], its norm before it.
+StorageId column_parallel(GraphBuilder& g, const std::string& name, StorageId input,
+                          std::int64_t width) {
+  const Job& job = g.job();
+  const Sizes sizes(job);
+  const std::int64_t tokens = rank_tokens(job);
+  const std::int64_t hidden = job.model.hidden_size;
+  const bool again = job.options.recompute.layernorm;
+
+  const Operand x = normalize(g, name, input);
+  const StorageId gathered = gather(g, name, x.value);
+  const StorageId out = g.storage(name + ".output", kBf16 * tokens * width);
+  g.emit(name, gemm(job, width, tokens, hidden, Pass::kForward), {gathered}, {out});
+  if (again) g.hold({x.value, x.rstd});
+  g.on_backward([=](GraphBuilder& b) {
+    const StorageId dy = b.gradient(out);
+    const Operand x_again = again ? normalize_inside(b, name, input) : x;
+    const StorageId gathered_again = gather(b, name, x_again.value);
+    const StorageId partial =
+        b.storage(name + ".full_input_gradient", sizes.gathered_hidden, StorageRole::kGradient);
+    b.emit(name + ".dgrad", gemm(b.job(), width, tokens, hidden, Pass::kBackwardInput), {dy},
+           {partial});
+    const StorageId dx = reduce_scatter(b, name + ".backward", partial, StorageRole::kGradient);
+    b.emit(name + ".wgrad", gemm(b.job(), width, tokens, hidden, Pass::kBackwardWeight),
+           {dy, gathered_again, x_again.value}, {});
+    return_gradient(b, name, input, x_again, dx, {partial, dy});
+  });
+  return out;
 }
 
 struct Heads {
@@ -219,7 +251,75 @@ StorageId attention(GraphBuilder& g, const Heads& heads, StorageId again) {
   return out;
 }
 
-// [rank tokens, in] -> [sharded tokens, hidden]. `held`: named while the backward runs.
+// Without context parallelism: one product of which Q, K and V are views, RoPE on two of them, a
+// copy of the third, and one call of the attention kernel.
+struct Attended {
+  StorageId output;
+  StorageId held;  // the product's output: until the attention module returns
+};
+
+Attended attention_of_one(GraphBuilder& g, StorageId input) {
+  const Job& job = g.job();
+  const Sizes sizes(job);
+  const AttentionSpec& a = job.model.attention;
+  const std::int64_t tokens = rank_tokens(job);
+  const std::int64_t heads = a.num_heads / job.layout.tensor;
+  const std::int64_t groups = a.num_query_groups / job.layout.tensor;
+  const std::int64_t key_bytes = sizes.heads / heads * groups;
+  const StorageId mixed =
+      column_parallel(g, "linear_qkv", input, (heads + 2 * groups) * a.head_dim);
+  const auto rotary = [](std::int64_t bytes, Direction direction) {
+    return RotaryWork{bytes / kBf16, direction};
+  };
+  StorageId unrotated_query = mixed;
+  if (groups < heads) {  // heads of several groups are not one view
+    unrotated_query = g.storage("unrotated_query", sizes.heads);
+    g.emit("copy_query", StreamingWork{{2 * sizes.heads, 0}}, {mixed}, {unrotated_query});
+  }
+  const StorageId query = g.storage("query", sizes.heads);
+  const StorageId key = g.storage("key", key_bytes);
+  const StorageId value = g.storage("value", key_bytes);
+  const StorageId out = g.storage("attention.output", sizes.heads);
+  const StorageId lse = g.storage("attention.logsumexp", kFp32 * tokens * heads);
+  g.emit("rotary_query", rotary(sizes.heads, Direction::kForward), {unrotated_query}, {query});
+  g.emit("rotary_key", rotary(key_bytes, Direction::kForward), {mixed}, {key});
+  g.emit("copy_value", StreamingWork{{2 * key_bytes, 0}}, {mixed}, {value});
+  g.emit("attention", attention_work(job, Direction::kForward), {query, key, value}, {out, lse});
+  g.on_backward([=](GraphBuilder& b) {
+    const auto gradient = [&](const char* name, std::int64_t bytes) {
+      return b.storage(name, bytes, StorageRole::kGradient);
+    };
+    const auto temporary = [&](const char* name, std::int64_t bytes) {
+      return b.storage(name, bytes, StorageRole::kTemporary);
+    };
+    const StorageId drotated_query = gradient("rotated_query_gradient", sizes.heads);
+    const StorageId drotated_key = gradient("rotated_key_gradient", key_bytes);
+    const StorageId dvalue = gradient("value_gradient", key_bytes);
+    // flash-attn: the product of output and its gradient, dq in fp32, and gradients of K and V for
+    // each head, which are then added up.
+    std::vector<StorageId> writes{
+        drotated_query, drotated_key, dvalue,
+        temporary("attention.row_product", kFp32 * tokens * heads),
+        temporary("attention.query_gradient_fp32", kFp32 * sizes.heads / kBf16)};
+    if (groups < heads) writes.push_back(temporary("attention.gradients_by_head", 2 * sizes.heads));
+    b.emit("attention.backward", attention_work(b.job(), Direction::kBackward),
+           {b.gradient(out), query, key, value, out, lse}, writes);
+    const StorageId dkey = gradient("key_gradient", key_bytes);
+    const StorageId dquery = gradient("query_gradient", sizes.heads);
+    const std::int64_t packed_bytes = sizes.heads + 2 * key_bytes;
+    const StorageId packed = gradient("packed_qkv_gradient", packed_bytes);
+    b.emit("rotary_key.backward", rotary(key_bytes, Direction::kBackward), {drotated_key}, {dkey});
+    b.emit("rotary_query.backward", rotary(sizes.heads, Direction::kBackward), {drotated_query},
+           {dquery});
+    b.emit("pack_qkv_gradient", StreamingWork{{2 * packed_bytes, 0}}, {dquery, dkey, dvalue},
+           {packed});
+    b.replace_gradient(mixed, packed);
+  });
+  return {out, mixed};
+}
+
+// [rank tokens, in] -> [sharded tokens, hidden]. `held`: named while the backward runs; invalid:
+// nothing is.
 StorageId projection(GraphBuilder& g, StorageId input, StorageId held) {
   const Job& job = g.job();
   const Sizes sizes(job);
@@ -238,37 +338,8 @@ StorageId projection(GraphBuilder& g, StorageId input, StorageId held) {
            {dx});
     b.emit("linear_proj.wgrad", gemm(b.job(), hidden, tokens, width, Pass::kBackwardWeight),
            {dy, input}, {});
-    b.hold({held});
+    if (held.valid()) b.hold({held});
     b.add_gradient(input, dx);
-  });
-  return out;
-}
-
-StorageId gate_and_up(GraphBuilder& g, StorageId input) {
-  const Job& job = g.job();
-  const Sizes sizes(job);
-  const std::int64_t tokens = rank_tokens(job);
-  const std::int64_t hidden = job.model.hidden_size;
-  const std::int64_t width = 2 * job.model.ffn_hidden_size / job.layout.tensor;
-  const bool again = job.options.recompute.layernorm;
-
-  const Operand x = normalize(g, "linear_fc1", input);
-  const StorageId gathered = gather(g, "linear_fc1", x.value);
-  const StorageId out = g.storage("linear_fc1.output", 2 * sizes.ffn);
-  g.emit("linear_fc1", gemm(job, width, tokens, hidden, Pass::kForward), {gathered}, {out});
-  if (again) g.hold({x.value, x.rstd});
-  g.on_backward([=](GraphBuilder& b) {
-    const StorageId dy = b.gradient(out);
-    const Operand x_again = again ? normalize_inside(b, "linear_fc1", input) : x;
-    const StorageId gathered_again = gather(b, "linear_fc1", x_again.value);
-    const StorageId partial =
-        b.storage("linear_fc1.full_input_gradient", sizes.gathered_hidden, StorageRole::kGradient);
-    b.emit("linear_fc1.dgrad", gemm(b.job(), width, tokens, hidden, Pass::kBackwardInput), {dy},
-           {partial});
-    const StorageId dx = reduce_scatter(b, "linear_fc1.backward", partial, StorageRole::kGradient);
-    b.emit("linear_fc1.wgrad", gemm(b.job(), width, tokens, hidden, Pass::kBackwardWeight),
-           {dy, gathered_again, x_again.value}, {});
-    return_gradient(b, "linear_fc1", input, x_again, dx, {partial, dy});
   });
   return out;
 }
@@ -329,6 +400,17 @@ StorageId activate_and_project(GraphBuilder& g, StorageId gate_up) {
 }  // namespace
 
 StorageId kwai_layer(GraphBuilder& g, StorageId input) {
+  const std::int64_t gate_and_up = 2 * g.job().model.ffn_hidden_size / g.job().layout.tensor;
+  if (g.job().layout.context == 1) {
+    const Attended attended = attention_of_one(g, input);
+    const StorageId projected = projection(g, attended.output, {});
+    g.hold({attended.held});
+    const StorageId x = bias_dropout_add(g, "self_attn_bda", projected, input);
+    const StorageId mlp = activate_and_project(g, column_parallel(g, "linear_fc1", x, gate_and_up));
+    const StorageId out = bias_dropout_add(g, "mlp_bda", mlp, x);
+    g.hold({projected, input});  // names of the layer's forward
+    return out;
+  }
   const Job& job = g.job();
   const Sizes sizes(job);
   const StorageId shard =
@@ -341,7 +423,7 @@ StorageId kwai_layer(GraphBuilder& g, StorageId input) {
   // The handle of the second gather holds the shard until the attention's backward waits for it.
   const StorageId projected = projection(g, attended, shard);
   const StorageId x = bias_dropout_add(g, "self_attn_bda", projected, input);
-  const StorageId mlp = activate_and_project(g, gate_and_up(g, x));
+  const StorageId mlp = activate_and_project(g, column_parallel(g, "linear_fc1", x, gate_and_up));
   g.emit("clone_key_value_shard", StreamingWork{{2 * g.bytes_of(shard), 0}}, {heads.key_value},
          {shard});
   g.on_backward([=](GraphBuilder& b) {

@@ -314,7 +314,7 @@ std::vector<Violation> validate(const ModelSpec& model, const ParallelLayout& la
              "micro_batch_size * DP");
   }
 
-  validate_stages(model, layout, batch, refuse);
+  if (layout.data() > 0) validate_stages(model, layout, batch, refuse);
   return out;
 }
 

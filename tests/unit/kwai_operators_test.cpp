@@ -44,6 +44,50 @@ TEST(KwaiLayer, KeepsNeitherNormsNorSwigluThatItRepeats) {
   EXPECT_EQ(kept_bytes(job), 2 * kX + 2 * kHeads + kLogSumExp + 2 * kHeads + 2 * kFfn);
 }
 
+// Without context parallelism, of half the sequence: what a card has is as much.
+Job without_context_parallelism() {
+  Job job = llama_65b();
+  job.layout.context = 1;
+  job.batch.seq_length /= 2;
+  return job;
+}
+
+TEST(KwaiLayer, KeepsQueriesKeysAndACopyOfValuesWithoutContextParallelism) {
+  EXPECT_EQ(kept_bytes(without_context_parallelism()),
+            4 * kX + 2 * kRstd + 4 * kHeads + kLogSumExp + (2 + 1 + 1) * kFfn);
+}
+
+TEST(KwaiLayer, KeepsKeysAndValuesOfGroupsOnly) {
+  Job job = without_context_parallelism();
+  job.model.attention.num_query_groups = 8;  // of 64 heads
+  EXPECT_EQ(kept_bytes(job),
+            4 * kX + 2 * kRstd + 2 * kHeads + 2 * kHeads / 8 + kLogSumExp + (2 + 1 + 1) * kFfn);
+}
+
+// Nothing is gathered or scattered: x and what a norm keeps are of all tokens.
+TEST(KwaiLayer, KeepsWholeInputsWithoutTensorParallelism) {
+  Job job = without_context_parallelism();
+  job.layout.tensor = 1;
+  job.layout.sequence_parallel = false;
+  EXPECT_EQ(kept_bytes(job), 8 * kX + 4 * kRstd + 8 * kHeads + 2 * kLogSumExp + 8 * kFfn);
+  for (const Operator& op : build_operator_graph(job, 3).forward) {
+    EXPECT_NE(op.stream, Stream::kTensorComm) << op.name;
+  }
+}
+
+// The product's output goes when the attention module returns, after the projection.
+TEST(KwaiLayer, HoldsTheProductOfQKVUntilTheAttentionReturns) {
+  const OperatorGraph graph = build_operator_graph(without_context_parallelism(), 3);
+  const std::vector<Lifetime> lives = lifetimes(graph);
+  int products = 0;
+  for (std::size_t s = 0; s < lives.size(); ++s) {
+    if (graph.storages[s].name != "linear_qkv.output") continue;
+    EXPECT_EQ(graph.at(static_cast<std::size_t>(lives[s].last)).name, "linear_proj.reduce_scatter");
+    ++products;
+  }
+  EXPECT_GT(products, 0);
+}
+
 // Everything of fc2's backward lives until it returns: fc1's output, what is repeated of SwiGLU,
 // and the gradients of the product, silu's output and both halves.
 TEST(KwaiLayer, HoldsTheLocalsOfTheRepeatedSwiglu) {
@@ -70,6 +114,9 @@ TEST(KwaiLayer, IsOnlyForWhatTheForkIsModelledWith) {
   Job job = llama_65b();
   job.layout.virtual_pipeline = 1;
   EXPECT_THROW(validate(job, ""), InputError);
+  job = llama_65b();
+  job.model.attention.num_query_groups = 8;
+  EXPECT_THROW(validate(job, ""), InputError) << "grouped queries with context parallelism";
   job = llama_65b();
   job.versions.fork = Fork::kNone;
   job.options.offload_ratio = 0.5;

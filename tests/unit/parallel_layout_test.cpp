@@ -117,6 +117,16 @@ TEST(ValidateLayout, CardsAndBatchDivide) {
       HasSubstr("/global_batch_size: 2047, expected a multiple of micro_batch_size * DP = 32"));
 }
 
+// Virtual stages need the number of microbatches, which without a data-parallel rank there is none
+// of: this was a division by zero.
+TEST(ValidateLayout, FewerCardsThanStagesNeedAreRefusedWithVirtualStages) {
+  ParallelLayout l = layout_1024();
+  l.first_stage_layers = 0;
+  l.virtual_pipeline = 2;
+  l.cards = 16;
+  EXPECT_THAT(errors(deepseek_v3(), l, kBatch), HasSubstr("/world_size: 16, expected a multiple"));
+}
+
 TEST(ValidateLayout, ContextParallelCutsTheSequenceTwiceARank) {
   ParallelLayout l = layout_1024();
   l.context = 4;
