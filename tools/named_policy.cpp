@@ -10,6 +10,7 @@
 #include "planner/adaptive_policy.h"
 #include "planner/bagualu2_policy.h"
 #include "planner/interleaved_run.h"
+#include "planner/ratio_search.h"
 #include "planner/recompute_baselines.h"
 #include "planner/rehearsal.h"
 #include "planner/rows_bound.h"
@@ -26,6 +27,7 @@ constexpr const char* kTidemark = "tidemark";
 constexpr const char* kBaGuaLu2 = "bagualu2";
 constexpr const char* kPlan = "plan:";
 constexpr const char* kMegatronBest = "megatron-best";
+constexpr const char* kKwaiBest = "kwai-best";
 constexpr const char* kBaGuaLu2Offload = "bagualu2-offload";
 constexpr const char* kPagedStash = "paged-stash:";
 constexpr const char* kAdaPipe = "adapipe";
@@ -98,6 +100,12 @@ std::string note_of(const AdaptivePlan& plan) {
   return out;
 }
 
+std::string note_of(const RatioSearch& search) {
+  if (!search.best) return "no ratio of offloading fits";
+  return "offloads " + fixed_text(100 * search.ratio, 0) + " % with" +
+         (search.recomputes ? "" : "out") + " recomputation, the least that fits";
+}
+
 // "adaptive" or "adaptive:N", rehearsed on N iterations; empty: another policy.
 std::optional<std::int64_t> rehearsed_iterations(const std::string& policy) {
   if (policy == kAdaptive) return 0;
@@ -164,9 +172,9 @@ Job megatron_best(const JobInput& input, double bound, std::vector<std::string>&
 std::string policies_help() {
   std::string out = "how memory is kept within its limit: ";
   for (const std::string& form : static_policy_forms()) out += form + ", ";
-  return out + kMegatronBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute + "[:F], " +
-         kBaGuaLu2Offload + ", " + kPagedStash + "F[:B], " + kFixedPlan + ", " + kAdaptive +
-         "[:N], " + kBaGuaLu2 + ", " + kTidemark + ", " + kPlan + "FILE";
+  return out + kMegatronBest + ", " + kKwaiBest + ", " + kAdaPipe + "[:F], " + kAdaptiveRecompute +
+         "[:F], " + kBaGuaLu2Offload + ", " + kPagedStash + "F[:B], " + kFixedPlan + ", " +
+         kAdaptive + "[:N], " + kBaGuaLu2 + ", " + kTidemark + ", " + kPlan + "FILE";
 }
 
 NamedPolicy named_policy(const JobInput& given, const std::string& name,
@@ -187,7 +195,7 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
   const bool planned = name.starts_with(kPlan);
   const bool decides = build || adapipe_load || rehearsed || stash || planned ||
                        name == kFixedPlan || name == kTidemark || name == kBaGuaLu2 ||
-                       name == kMegatronBest;
+                       name == kMegatronBest || name == kKwaiBest;
   job = static_policy(job, decides ? "keep-everything" : name).job;
   if (build) {
     out.managed.emplace(build(job, profile));
@@ -206,6 +214,10 @@ NamedPolicy named_policy(const JobInput& given, const std::string& name,
     manage(planned_run(job, profile, read_adaptive_plan(name.substr(std::strlen(kPlan)))));
   } else if (name == kMegatronBest) {
     job = megatron_best(out.input, bound(), out.notes);
+  } else if (name == kKwaiBest) {
+    const RatioSearch search = least_offload_ratio(job, profile);
+    out.notes.push_back(note_of(search));
+    if (search.best) job = *search.best;
   } else if (name == kFixedPlan) {
     out.managed.emplace(fixed_run(job, profile, bound()));
   } else if (name == kTidemark || name == kBaGuaLu2) {

@@ -1,6 +1,7 @@
 // What a policy's name stands for: one of planner/static_policies.h, or
 //
 //   megatron-best            the best of these by search (planner/static_search.h)
+//   kwai-best                the least ratio of offloading that fits (planner/ratio_search.h)
 //   adapipe, adaptive-recompute  planned for F times the balanced load (recompute_baselines.h)
 //   bagualu2-offload         BaGuaLu-2's published rule (bagualu2_policy.h)
 //   paged-stash              Megatron's, with capacity F and buffers of B (paged_stash.h)
