@@ -11,6 +11,7 @@
 
 #include "models/large_vector.h"
 #include "models/operator_graph.h"
+#include "sim/decisions.h"
 #include "sim/memory_sequence.h"
 #include "traces/lane_rows.h"
 
