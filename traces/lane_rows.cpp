@@ -34,9 +34,9 @@ LaneRows LaneRows::alike(const Job& job, const Load& load) {
     const auto of_table = static_cast<std::int64_t>(table);
     const double factor = load(of_table / out.moe_layers_, of_table % out.moe_layers_);
     for (std::int64_t e = 0; e < out.local_experts_; ++e) {
-      const std::int64_t balanced = total / experts + (e < total % experts ? 1 : 0);
+      const std::int64_t balanced = even_share(total, experts, e);
       const auto count = static_cast<std::int64_t>(static_cast<double>(balanced) * factor);
-      const std::int64_t share = (count + groups - 1) / groups;
+      const std::int64_t share = even_share(count, groups, 0);
       out.of_expert_[at++] = static_cast<std::int32_t>(share);
       out.rows_[table] += share;
     }
@@ -67,8 +67,7 @@ void LaneRows::assign(const RoutingCounts& counts) {
         std::int64_t sum = 0;
         for (std::int64_t e = 0; e < local_experts_; ++e) {
           const std::int64_t count = from[rank * local_experts_ + e];
-          const std::int64_t share =
-              groups == 1 ? count : count / groups + (group < count % groups ? 1 : 0);
+          const std::int64_t share = groups == 1 ? count : even_share(count, groups, group);
           std::fill_n(each + e * lanes_ + lane, parts_, static_cast<std::int32_t>(share));
           sum += share;
         }

@@ -14,7 +14,7 @@ RoutingCounts balanced_routing(const Job& job) {
   out.counts.reserve(static_cast<std::size_t>(out.microbatches * out.moe_layers * out.experts));
   for (std::int64_t i = 0; i < out.microbatches * out.moe_layers; ++i) {
     for (std::int64_t e = 0; e < out.experts; ++e) {
-      out.counts.push_back(total / out.experts + (e < total % out.experts ? 1 : 0));
+      out.counts.push_back(even_share(total, out.experts, e));
     }
   }
   return out;

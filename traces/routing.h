@@ -31,7 +31,13 @@ struct RoutingCounts {
   }
 };
 
-// Every expert receives the same (the first experts one more where it does not divide).
+// What part `part` of `parts` gets of `total`: as much as the others, the first ones one more where
+// it does not divide.
+constexpr std::int64_t even_share(std::int64_t total, std::int64_t parts, std::int64_t part) {
+  return total / parts + (part < total % parts ? 1 : 0);
+}
+
+// Every expert receives its even share.
 RoutingCounts balanced_routing(const Job& job);
 
 // Every count times `factor`, rounded down: what no single iteration receives, but any card may.

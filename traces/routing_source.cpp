@@ -44,8 +44,8 @@ RoutingCounts balanced_counts(const RoutingShape& shape) {
   RoutingCounts out;
   resize(out, shape);
   for (std::size_t i = 0; i < out.counts.size(); ++i) {
-    const auto e = static_cast<std::int64_t>(i) % shape.experts;
-    out.counts[i] = shape.rows() / shape.experts + (e < shape.rows() % shape.experts ? 1 : 0);
+    out.counts[i] =
+        even_share(shape.rows(), shape.experts, static_cast<std::int64_t>(i) % shape.experts);
   }
   return out;
 }

@@ -252,7 +252,7 @@ class TraceRouting : public RoutingSource {
     for (std::size_t i = 0; i < out.counts.size(); ++i) {
       const auto expert = static_cast<std::int64_t>(i);
       const std::int64_t rows = ranks.counts[static_cast<std::size_t>(expert / size)];
-      out.counts[i] = rows / size + (expert % size < rows % size ? 1 : 0);
+      out.counts[i] = even_share(rows, size, expert % size);
     }
   }
 
