@@ -14,8 +14,10 @@
 // proved. On 1,000 others the bound was never below, by 3.6 % above in the median
 // (tests/property/reserved_bound_test.cpp); nine tenths of that is the last term. Of all 10,916
 // lanes of 500 such jobs that are not emulated it was below on 13, by up to 1.9 %, in the median
-// 4.0 % above; as the most of any lane of a stage, on 2 stages, by up to 0.7 %. With another
-// setting of the allocator it was below by up to 8.9 %, so it is for the default ones only.
+// 4.0 % above; as the most of any lane of a stage, on 2 stages, by up to 0.7 %. Of 160
+// jobs with other schedules it was below on 13 of 683 lanes of DualPipe-V, by up to 1.7 %, on 2 of
+// 384 of ZB-V, on 3 of 266 with offloading, and on none of 1,286 of ZB-H1 and combined-1f1b. With
+// another setting of the allocator it was below by up to 8.9 %, so it is for the default ones only.
 //
 // What is left is luck with a long tail, of which little can be had for less than an emulation.
 // With 12 routed requests one of those lanes was below, at 4.7 %. Statistics of a lane's rows
