@@ -86,11 +86,10 @@ std::vector<Bytes> reserved_bounds(const Job& job, const OperatorGraph& graph, c
   const RequestSizes requests(graph);
   const auto others =
       static_cast<std::int64_t>(kOtherRequests * static_cast<double>(requests.largest_other));
-  const Bytes unused = emulated.peak_reserved - emulated.peak_allocated;
   std::vector<Bytes> out;
   for (std::int64_t lane = 0; lane < std::ssize(peak_allocated); ++lane) {
     if (most.equal(lane, emulated.rows, emulated.lane)) {
-      out.push_back(emulated.peak_reserved);
+      out.push_back(emulated.reserved);
       continue;
     }
     if (job.options.allocator != AllocatorOptions()) {
@@ -101,7 +100,7 @@ std::vector<Bytes> reserved_bounds(const Job& job, const OperatorGraph& graph, c
     for (const Storage* s : requests.routed) {
       routed = std::max(routed, s->bytes.at(most.at(s->layer, lane)));
     }
-    out.push_back(peak_allocated[static_cast<std::size_t>(lane)] + unused +
+    out.push_back(peak_allocated[static_cast<std::size_t>(lane)] + emulated.unused +
                   Bytes(std::max(kRoutedRequests * routed, others)));
   }
   return out;

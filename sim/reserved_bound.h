@@ -41,8 +41,8 @@ namespace tidemark {
 struct EmulatedLane {
   const LaneRows& rows;  // of its unit
   std::int64_t lane = 0;
-  Bytes peak_allocated;
-  Bytes peak_reserved;
+  Bytes unused;    // reserved at most, less allocated at most, on a card without limit
+  Bytes reserved;  // at most, on its own card: less where cached blocks had to be given back
 };
 
 // `rows`, `peak_allocated`: of a unit, the emulated lane's or another; the latter [lane], with the

@@ -136,7 +136,8 @@ void replay_hottest_card(const Job& job, const Program& program, const LaneRows&
   }
   const Bytes bound = std::ranges::max(
       reserved_bounds(job, program.stages[stage].graph, rows, peaks,
-                      {rows, out.hottest_lane, out.card.memory.peak, out.card.memory.reserved}));
+                      {rows, out.hottest_lane, out.card.memory.reserved - out.card.memory.peak,
+                       out.card.memory.reserved}));
   if (bound != CachingAllocator::kNoLimit) out.reserved_bound = bound;
   if (out.card.memory.reserved <= limit) return;
   const CardReplay limited = replay_card(card, limit);

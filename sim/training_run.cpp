@@ -89,10 +89,10 @@ struct TrainingRun::Impl {
     std::vector<std::int64_t> highest;  // [unit][lane], of the run, with it
     std::vector<std::int64_t> waits;    // [unit][lane], added up
     CardId hottest;
-    CardReplay card;           // of the hottest
-    CardMemory without_limit;  // of the hottest
-    Bytes reserved;            // of emulated cards, of the run
-    Bytes reserved_bound;      // on all its cards, of the run
+    CardReplay card;       // of the hottest
+    Bytes unused;          // by the hottest, as EmulatedLane has it
+    Bytes reserved;        // of emulated cards, of the run
+    Bytes reserved_bound;  // on all its cards, of the run
     std::optional<OutOfMemory> out_of_memory;
     std::int64_t out_of_memory_ns = 0;
   };
@@ -170,7 +170,7 @@ struct TrainingRun::Impl {
           stage.peaks[unit * lanes + static_cast<std::size_t>(stage.hottest.lane)];
       stage.card = replay_card(card, CachingAllocator::kNoLimit);
       stage.alike = stage.card.memory.peak.value - own;
-      stage.without_limit = stage.card.memory;
+      stage.unused = stage.card.memory.reserved - stage.card.memory.peak;
       stage.out_of_memory.reset();
       if (stage.card.memory.reserved <= limit) return;
       card.rescues = rescues;
@@ -199,8 +199,7 @@ struct TrainingRun::Impl {
       const std::size_t s = i % stages.size();
       const Stage& stage = stages[s];
       const EmulatedLane emulated{rows[static_cast<std::size_t>(stage.hottest.unit)],
-                                  stage.hottest.lane, stage.without_limit.peak,
-                                  stage.without_limit.reserved};
+                                  stage.hottest.lane, stage.unused, stage.card.memory.reserved};
       std::vector<Bytes> peaks;
       for (std::size_t l = 0; l < lanes; ++l) {
         peaks.push_back(Bytes(stage.peaks[u * lanes + l] + stage.alike));

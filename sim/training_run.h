@@ -79,7 +79,7 @@ std::int64_t drawn_iteration(std::int64_t iteration, std::int64_t attempt);
 // The most of any iteration.
 struct StageReserved {
   Bytes emulated;              // of the stage's emulated cards
-  std::optional<Bytes> bound;  // on all its cards, had they no limit; none where none is known
+  std::optional<Bytes> bound;  // on all its cards; none where none is known
 };
 
 struct CardPeak {

@@ -496,6 +496,24 @@ TEST_F(Runs, SayWhatTheRecomputeBaselinesDid) {
   EXPECT_THAT(run.out, HasSubstr("adaptive-recompute: 0 of 2 iterations rescued by swapping"));
 }
 
+// At the least ratio cards give cached blocks back; all are alike, so what fits one fits all.
+TEST(CompareCommand, TunesKwaisRatioForItsFork) {
+  const std::string kwai = (kSource / "validation/kwai_atc24/job.json").string();
+  const CommandRun run =
+      run_tidemark("compare " + kwai + " --policies ratio-offload:0.1,kwai-best --json");
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const json policies = json::parse(run.out).at("policies");
+  EXPECT_FALSE(policies[0].at("verdict").at("fits").get<bool>());
+  EXPECT_TRUE(policies[1].at("verdict").at("fits").get<bool>());
+  EXPECT_THAT(policies[1].at("notes").at(0).get<std::string>(), HasSubstr("the least that fits"));
+  for (const json& stage : policies[1].at("stages")) {
+    EXPECT_EQ(stage.at("reserved_bound_bytes"), stage.at("peak_reserved_bytes")) << stage;
+  }
+  const CommandRun other = run_tidemark("compare " + kJob.string() + " --policies kwai-best");
+  EXPECT_EQ(other.exit, 2);
+  EXPECT_THAT(other.err, HasSubstr("/frameworks/fork"));
+}
+
 TEST_F(Runs, PayForAStepThatOverflowsItsPagedStashTwice) {
   const std::string simulate = "simulate " + job().string() + " --iterations 2 --json --policy ";
   const auto total = [&](const std::string& policy, bool run_again) {

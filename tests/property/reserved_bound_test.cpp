@@ -49,8 +49,9 @@ class EmulatedStage {
   std::vector<Bytes> bounds() const {
     std::vector<Bytes> peaks;
     for (std::int64_t lane = 0; lane < lanes(); ++lane) peaks.push_back(result().lane_peak(lane));
-    const EmulatedLane emulated{simulation_.rows, result().hottest_lane, result().card.memory.peak,
-                                reserved(result().hottest_lane)};
+    const Bytes emulated_reserved = reserved(result().hottest_lane);
+    const EmulatedLane emulated{simulation_.rows, result().hottest_lane,
+                                emulated_reserved - result().card.memory.peak, emulated_reserved};
     return reserved_bounds(job_, simulation_.program.stages[static_cast<std::size_t>(stage_)].graph,
                            simulation_.rows, peaks, emulated);
   }
